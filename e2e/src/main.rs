@@ -1,0 +1,3 @@
+//! Local cluster, load generator, end-to-end tests and benchmarks.
+
+fn main() {}

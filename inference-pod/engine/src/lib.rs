@@ -1,0 +1,1 @@
+//! Pure engine state machines: sequences, block pool, scheduler, sampling.

@@ -1,0 +1,1 @@
+//! Weights, forward pass and executors.

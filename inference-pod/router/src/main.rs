@@ -1,0 +1,3 @@
+//! The gateway: routes each request to the pod that answers first.
+
+fn main() {}

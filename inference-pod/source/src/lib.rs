@@ -1,0 +1,1 @@
+//! Fetches models: resumed, verified, with typed failures.

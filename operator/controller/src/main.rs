@@ -1,0 +1,3 @@
+//! The operator: watches, applies and scales InferenceServices.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Pure control-plane decisions: validate, build, decide, status.
