@@ -238,7 +238,8 @@ mod tests {
 
     #[test]
     fn a_reason_from_a_newer_engine_reads_as_internal() {
-        let read = TerminationMessage::parse(r#"{"reason":"Brand-New","message":"m"}"#).expect("readable");
+        let read =
+            TerminationMessage::parse(r#"{"reason":"Brand-New","message":"m"}"#).expect("readable");
         assert_eq!(read.reason, FailureReason::Internal);
     }
 
@@ -262,7 +263,10 @@ mod tests {
         ] {
             let json = serde_json::to_string(&reason).expect("plain enum");
             assert_eq!(json, format!("\"{}\"", reason.as_str()));
-            assert_eq!(serde_json::from_str::<FailureReason>(&json).expect("own word"), reason);
+            assert_eq!(
+                serde_json::from_str::<FailureReason>(&json).expect("own word"),
+                reason
+            );
         }
     }
 

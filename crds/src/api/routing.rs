@@ -1,0 +1,97 @@
+//! `spec.routing` and `spec.rollout`: how requests come to pods, and how pods come and go.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::wire::defaults;
+
+/// How the gateway treats requests for this model.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Routing {
+    /// How a pod is chosen: TwoChoices takes the less loaded of two at random.
+    #[serde(default)]
+    pub policy: RoutingPolicy,
+    /// What happens to requests while no pod is ready.
+    #[serde(default)]
+    pub hold: Hold,
+}
+
+/// How a pod is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RoutingPolicy {
+    /// The one with fewer requests in flight of two at random.
+    #[default]
+    TwoChoices,
+}
+
+/// What happens to requests while no pod is ready.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hold {
+    /// Requests that each gateway holds at most; further ones get 503 at once. 0 holds none.
+    #[serde(default = "hold_requests")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub max_requests: u32,
+    /// Seconds that a request is held before it gets 503.
+    #[serde(default = "hold_seconds")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: u32,
+}
+
+impl Default for Hold {
+    fn default() -> Self {
+        Self {
+            max_requests: hold_requests(),
+            timeout_seconds: hold_seconds(),
+        }
+    }
+}
+
+/// How a change reaches running pods, and how pods leave.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rollout {
+    /// Surge starts a new pod before an old one leaves. TerminateFirst ends an old pod first, for clusters without a
+    /// spare GPU. Auto is TerminateFirst with an accelerator of kind nvidia, else Surge.
+    #[serde(default)]
+    pub strategy: RolloutStrategy,
+    /// Seconds that a leaving pod gives its open requests to finish.
+    #[serde(default = "drain_seconds")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub drain_seconds: u32,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        Self {
+            strategy: RolloutStrategy::default(),
+            drain_seconds: drain_seconds(),
+        }
+    }
+}
+
+/// Which comes first, the new pod or the end of the old one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RolloutStrategy {
+    /// TerminateFirst with GPUs, else Surge.
+    #[default]
+    Auto,
+    /// The new pod.
+    Surge,
+    /// The end of the old one.
+    TerminateFirst,
+}
+
+fn hold_requests() -> u32 {
+    1000
+}
+
+fn hold_seconds() -> u32 {
+    120
+}
+
+fn drain_seconds() -> u32 {
+    defaults::DRAIN_SECONDS
+}

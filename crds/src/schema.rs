@@ -1,0 +1,131 @@
+//! What the derived schema cannot say by itself: schemas of foreign types, and the last touches that make
+//! the CRD one that an API server takes without a warning.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value};
+
+use crate::InferenceService;
+
+/// A Quantity with a length, without which the cost of rules on it counts as unbounded.
+pub fn quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"x-kubernetes-int-or-string": true, "maxLength": 32})
+}
+
+/// Requests and limits; `claims` are left out because pods get no resource claims.
+pub fn resource_requirements(_: &mut SchemaGenerator) -> Schema {
+    let quantities = |about: &str| {
+        serde_json::json!({
+            "type": "object",
+            "description": about,
+            "maxProperties": 16,
+            "additionalProperties": {"x-kubernetes-int-or-string": true, "maxLength": 32}
+        })
+    };
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "requests": quantities("What a node must have free."),
+            "limits": quantities("What the container may use at most.")
+        }
+    })
+}
+
+/// A PodSpec of which only what rules speak of is described; the API server checks the whole when the
+/// operator applies the Deployment.
+pub fn pod_spec_overlay(_: &mut SchemaGenerator) -> Schema {
+    let containers = |about: &str| {
+        serde_json::json!({
+        "type": "array",
+        "description": about,
+        "maxItems": 32,
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {
+                "name": {"type": "string", "maxLength": 63},
+                "image": {"type": "string", "maxLength": 1024},
+                "command": {"type": "array", "items": {"type": "string"}},
+                "args": {"type": "array", "items": {"type": "string"}}
+            }
+        },
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"]
+        })
+    };
+    json_schema!({
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {
+            "containers": containers("Sidecars to add, or changes to the container engine."),
+            "initContainers": containers("Init containers to add, or changes to the operator's own: model, engine-binary."),
+            "restartPolicy": {"type": "string", "maxLength": 16, "description": "Always, the only policy of a Deployment's pods."}
+        }
+    })
+}
+
+/// The CustomResourceDefinition to install.
+pub fn crd() -> CustomResourceDefinition {
+    let mut crd = InferenceService::crd();
+    for version in &mut crd.spec.versions {
+        if let Some(schema) = version
+            .schema
+            .as_mut()
+            .and_then(|s| s.open_api_v3_schema.as_mut())
+        {
+            let mut value = serde_json::to_value(&*schema).expect("a schema is JSON");
+            finish(&mut value);
+            *schema = serde_json::from_value(value).expect("still a schema");
+        }
+    }
+    crd
+}
+
+/// The CRD as YAML, with what a chart adds to a bare definition.
+pub fn crd_yaml() -> String {
+    let yaml = serde_yaml_ng::to_string(&crd()).expect("a CRD is YAML");
+    format!("# Generated from Rust types by crdgen. Do not edit.\n{yaml}")
+}
+
+fn finish(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            drop_nullable(map);
+            use_known_integer_formats(map);
+            map.values_mut().for_each(finish);
+        }
+        Value::Array(items) => items.iter_mut().for_each(finish),
+        _ => {}
+    }
+}
+
+/// Without `nullable` the API server prunes a null before it applies defaults, so that `field:` in a manifest means
+/// what leaving it out means, and rules never meet a null.
+fn drop_nullable(map: &mut Map<String, Value>) {
+    if map.get("nullable").is_some_and(Value::is_boolean) {
+        map.remove("nullable");
+    }
+}
+
+/// The API server warns of integer formats other than Kubernetes' own.
+fn use_known_integer_formats(map: &mut Map<String, Value>) {
+    if map.get("format").and_then(Value::as_str) == Some("uint32") {
+        map.insert("format".into(), "int64".into());
+    }
+    if let Some(bound) = map
+        .get("minimum")
+        .and_then(Value::as_f64)
+        .filter(|b| b.fract() == 0.0)
+    {
+        map.insert("minimum".into(), (bound as i64).into());
+    }
+    if let Some(bound) = map
+        .get("maximum")
+        .and_then(Value::as_f64)
+        .filter(|b| b.fract() == 0.0)
+    {
+        map.insert("maximum".into(), (bound as i64).into());
+    }
+}
