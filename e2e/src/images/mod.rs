@@ -1,0 +1,18 @@
+//! Images without a builder or a registry: a docker archive of one layer, made here, imported into the local cluster.
+
+mod archive;
+mod build;
+mod load;
+
+pub use archive::{Archive, ImageName, LayerFile, Program};
+pub use build::{PRODUCT_IMAGES, ProductImage, build_product};
+pub use load::{LoadedImage, LoadedImages, load_model, load_product, recorded, write_product};
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,14 @@
+//! What the end-to-end tests, the demo and the benchmarks stand on: a real local Kubernetes, images without a
+//! builder or a registry, the charts, and a small handle on kubectl.
+//!
+//! Everything built, downloaded or started lives under [`cache::Cache`]; nothing is written into the clone.
+
+pub mod cache;
+pub mod charts;
+pub mod cluster;
+pub mod demo;
+pub mod images;
+pub mod kubectl;
+pub mod openai;
+pub mod process;
+pub mod progress;
