@@ -1,1 +1,37 @@
-//! CPU kernels for quantised inference.
+//! CPU kernels for quantised inference: matrix products over weights repacked at load, paged attention,
+//! normalisation, rotary embedding, and the thread pool they share.
+//!
+//! Every operation is *batch invariant*: the sequence of floating-point operations behind one output element depends on
+//! the shapes of the model alone, never on how many rows are computed together, how a prompt was cut, or how many
+//! threads run. Every instruction-set path performs that same sequence, so paths agree bit for bit on finite values.
+//!
+//! Shapes that do not fit are programming errors and panic; bad *data* (a file's tensor) is refused by
+//! [`PackedMatrix::pack`] with a [`PackError`].
+#![allow(unsafe_code)] // Vector instructions, and outputs shared by threads in disjoint parts.
+
+mod activation;
+mod attention;
+mod buffer;
+mod cpu;
+mod format;
+mod kv;
+mod math;
+mod matmul;
+mod norm;
+mod pack;
+mod pool;
+mod rope;
+mod simd;
+
+pub use activation::{Q8Block, quantise_rows};
+pub use attention::{AttentionScratch, AttentionShape, Segment, attend};
+pub use buffer::AlignedBuffer;
+pub use cpu::{Cpu, CpuError};
+pub use format::{Format, dequantise, first_non_finite};
+pub use kv::{BLOCK_TOKENS, KvCache, KvShape};
+pub use math::{exp_rows, silu_rows};
+pub use matmul::{Input, Output, matmul, swiglu};
+pub use norm::{NormOutput, rms_norm};
+pub use pack::{PANEL_COLUMNS, PackError, PackedMatrix};
+pub use pool::ThreadPool;
+pub use rope::{RopeTable, rope_and_store};

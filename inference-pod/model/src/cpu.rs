@@ -1,0 +1,145 @@
+//! The executor that computes on CPUs.
+
+use std::path::Path;
+
+use pagoda_kernels::{BLOCK_TOKENS, Cpu, KvCache, RopeTable, Segment, ThreadPool};
+
+use crate::config::LlamaConfig;
+use crate::error::{ExecutorError, LoadError};
+use crate::executor::{Executor, ExecutorInfo, Logits, StepRow};
+use crate::file::ModelFile;
+use crate::llama::{Buffers, Forward, Piece, SLAB_TOKENS};
+use crate::memory::{self, CpuOptions};
+use crate::weights::Weights;
+
+/// A model in memory with its keys and values, computed by the threads of one pool.
+#[derive(Debug)]
+pub struct CpuExecutor {
+    info: ExecutorInfo,
+    cpu: Cpu,
+    pool: ThreadPool,
+    config: LlamaConfig,
+    weights: Weights,
+    cache: KvCache,
+    rope: RopeTable,
+    buffers: Buffers,
+}
+
+impl CpuExecutor {
+    /// Opens and loads a GGUF file. `progress` is told bytes loaded and bytes in all, in order.
+    pub fn load(path: &Path, options: &CpuOptions, progress: impl FnMut(u64, u64)) -> Result<Self, LoadError> {
+        Self::from_file(&ModelFile::open(path)?, options, progress)
+    }
+
+    /// As [`CpuExecutor::load`] for a file already opened and checked.
+    pub fn from_file(
+        file: &ModelFile,
+        options: &CpuOptions,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
+        let plan = file.memory_plan(options)?;
+        let cpu = match options.cpu {
+            Some(cpu) => cpu,
+            None => Cpu::from_env()?,
+        };
+        let pool = ThreadPool::new(options.threads).map_err(LoadError::Threads)?;
+        let weights = Weights::load(file, &pool, &mut progress)?;
+        let config = file.config().clone();
+        let rope = rope_table(&config, &weights);
+        let info = ExecutorInfo {
+            name: "cpu",
+            isa: cpu.name(),
+            architecture: "llama".to_owned(),
+            quantization: file.quantization(),
+            vocab_size: config.vocab_size,
+            context_tokens: plan.context_tokens,
+            block_tokens: BLOCK_TOKENS,
+            block_count: plan.block_count,
+            weight_bytes: plan.weight_bytes,
+            kv_bytes: plan.kv_bytes,
+        };
+        let cache = KvCache::new(memory::kv_shape(&config, plan.block_count));
+        Ok(Self { info, cpu, pool, config, weights, cache, rope, buffers: Buffers::default() })
+    }
+
+    /// The row's tokens with their blocks, or why it cannot be computed.
+    fn check<'a>(&self, index: usize, row: &StepRow<'a>) -> Result<Segment<'a>, ExecutorError> {
+        let info = &self.info;
+        if row.tokens.is_empty() {
+            return Err(ExecutorError::EmptyRow { row: index });
+        }
+        if let Some(&token) = row.tokens.iter().find(|&&token| token as usize >= info.vocab_size) {
+            return Err(ExecutorError::TokenOutOfRange { row: index, token, vocab_size: info.vocab_size });
+        }
+        let (start, end) = (row.start, row.start.saturating_add(row.tokens.len()));
+        if end > info.context_tokens {
+            return Err(ExecutorError::ContextExceeded { row: index, start, end, context_tokens: info.context_tokens });
+        }
+        Segment::new(row.block_table, start, row.tokens.len(), info.block_count).ok_or(ExecutorError::BlockTable {
+            row: index,
+            end,
+            needed: end.div_ceil(BLOCK_TOKENS),
+            found: row.block_table.len(),
+            block_count: info.block_count,
+        })
+    }
+}
+
+impl Executor for CpuExecutor {
+    fn info(&self) -> &ExecutorInfo {
+        &self.info
+    }
+
+    fn forward(&mut self, rows: &[StepRow<'_>], logits: &mut Logits) -> Result<(), ExecutorError> {
+        let mut pieces = Vec::with_capacity(rows.len());
+        for (index, row) in rows.iter().enumerate() {
+            pieces.push(Piece { segment: self.check(index, row)?, tokens: row.tokens, wanted: row.wants_logits });
+        }
+        let wanted = rows.iter().filter(|row| row.wants_logits).count();
+        let out = logits.reset(wanted, self.info.vocab_size);
+        self.buffers.start_step();
+        let Self { cpu, pool, config, weights, cache, rope, buffers, .. } = self;
+        let mut forward = Forward { cpu: *cpu, pool, config, weights, cache, rope, buffers };
+        for slab in slabs(&pieces) {
+            forward.slab(&slab);
+        }
+        if wanted > 0 {
+            forward.head(out);
+        }
+        Ok(())
+    }
+}
+
+/// Cuts pieces into slabs of at most [`SLAB_TOKENS`] tokens, in order.
+fn slabs<'a>(pieces: &[Piece<'a>]) -> Vec<Vec<Piece<'a>>> {
+    let mut slabs = vec![Vec::new()];
+    let mut room = SLAB_TOKENS;
+    for piece in pieces {
+        let mut done = 0;
+        while done < piece.tokens.len() {
+            if room == 0 {
+                slabs.push(Vec::new());
+                room = SLAB_TOKENS;
+            }
+            let count = room.min(piece.tokens.len() - done);
+            let last = done + count == piece.tokens.len();
+            if let Some(slab) = slabs.last_mut() {
+                let segment = piece.segment.part(done, count);
+                slab.push(Piece { segment, tokens: &piece.tokens[done..done + count], wanted: piece.wanted && last });
+            }
+            (done, room) = (done + count, room - count);
+        }
+    }
+    slabs.retain(|slab| !slab.is_empty());
+    slabs
+}
+
+fn rope_table(config: &LlamaConfig, weights: &Weights) -> RopeTable {
+    let mut factors = weights.rope_factors.clone();
+    #[allow(clippy::float_cmp)] // 1 is the value that says "no scaling".
+    if config.rope_scale != 1.0 {
+        factors.resize(config.rope_dims / 2, 1.0);
+        factors.iter_mut().for_each(|factor| *factor *= config.rope_scale);
+    }
+    RopeTable::new(config.rope_dims, config.rope_base, &factors)
+}

@@ -1,0 +1,166 @@
+//! Which instruction set computes: asked of the processor and the operating system, or forced by name.
+
+use crate::simd::{Portable, Simd};
+
+/// An instruction-set level this process may run. Values exist only for levels the machine has, so holding one is the
+/// proof that its instructions are safe to execute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu(Level);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+}
+
+/// Why a forced instruction set cannot be used.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum CpuError {
+    /// The name is none we know.
+    #[error("unknown instruction set {0:?}: use portable, avx2 or avx512vnni")]
+    Unknown(String),
+    /// The processor or the operating system lacks it.
+    #[error("instruction set {wanted} is not available on this machine, which has {available}")]
+    Unavailable {
+        /// The name asked for.
+        wanted: String,
+        /// The names that would work, joined by commas.
+        available: String,
+    },
+}
+
+impl Cpu {
+    /// The fastest level of this machine.
+    pub fn detect() -> Self {
+        *Self::available().last().unwrap_or(&Self(Level::Portable))
+    }
+
+    /// The level that is always there.
+    pub fn portable() -> Self {
+        Self(Level::Portable)
+    }
+
+    /// Every level of this machine, slowest first.
+    pub fn available() -> Vec<Self> {
+        #[allow(unused_mut)]
+        let mut levels = vec![Self(Level::Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            // The standard macro asks CPUID and XGETBV: it answers no when the operating system does not save the registers.
+            if has_avx2() {
+                levels.push(Self(Level::Avx2));
+                if has_avx512_vnni() {
+                    levels.push(Self(Level::Avx512Vnni));
+                }
+            }
+        }
+        levels
+    }
+
+    /// The level named by the environment variable `PAGODA_CPU`, or the fastest when it is unset or empty.
+    pub fn from_env() -> Result<Self, CpuError> {
+        match std::env::var("PAGODA_CPU") {
+            Ok(name) => Self::from_name(Some(&name)),
+            Err(_) => Ok(Self::detect()),
+        }
+    }
+
+    /// The level called `name` (`portable`, `avx2`, `avx512vnni`); the fastest for `None` or an empty name.
+    pub fn from_name(name: Option<&str>) -> Result<Self, CpuError> {
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            return Ok(Self::detect());
+        };
+        if !["portable", "avx2", "avx512vnni"].contains(&name) {
+            return Err(CpuError::Unknown(name.to_owned()));
+        }
+        let available = Self::available();
+        available.iter().copied().find(|cpu| cpu.name() == name).ok_or_else(|| CpuError::Unavailable {
+            wanted: name.to_owned(),
+            available: available.iter().map(|cpu| cpu.name()).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// The level's name, as `PAGODA_CPU` takes it.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Level::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni => "avx512vnni",
+        }
+    }
+
+    /// Runs `kernel` compiled for this level.
+    #[inline]
+    pub(crate) fn execute<K: Kernel>(self, kernel: K) {
+        match self.0 {
+            Level::Portable => kernel.run::<Portable>(),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Cpu` of this level is only made by `available`, after the features were detected.
+            Level::Avx2 => unsafe { x86::avx2(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Level::Avx512Vnni => unsafe { x86::avx512_vnni(kernel) },
+        }
+    }
+}
+
+/// A piece of work written once for every instruction set. Implementations mark `run` `#[inline(always)]`, and so every
+/// function they call that takes a [`Simd`] parameter: only then is the body compiled with the level's features.
+pub(crate) trait Kernel {
+    fn run<S: Simd>(self);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512_vnni() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Kernel;
+    use crate::simd::{Avx2, Avx512};
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn avx2<K: Kernel>(kernel: K) {
+        kernel.run::<Avx2>();
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    pub fn avx512_vnni<K: Kernel>(kernel: K) {
+        kernel.run::<Avx512>();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_available_level_can_be_forced_by_its_name() {
+        for cpu in Cpu::available() {
+            assert_eq!(Cpu::from_name(Some(cpu.name())), Ok(cpu));
+        }
+        assert_eq!(Cpu::from_name(None), Ok(Cpu::detect()));
+        assert_eq!(Cpu::from_name(Some("")), Ok(Cpu::detect()));
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_known_ones() {
+        let error = Cpu::from_name(Some("mmx")).unwrap_err();
+        assert!(error.to_string().contains("portable, avx2 or avx512vnni"), "{error}");
+    }
+}

@@ -1,0 +1,402 @@
+//! Products of activations with packed weights: a stream over the weights for one row, a blocked product for many.
+//!
+//! One output element is one accumulator that takes its blocks of 32 in order: `acc = fma(dot, weight scale * activation
+//! scale, acc)`, then `acc = fma(minimum, activation sum, acc)` where the format has minimums. Nothing in that depends on
+//! how many rows go together, on the thread, or on the instruction set.
+
+use std::ops::Range;
+
+use crate::activation::{BLOCK, Q8Block, quantise_block};
+use crate::buffer::SharedMut;
+use crate::cpu::{Cpu, Kernel};
+use crate::format::Format;
+use crate::math::{silu, store_partial};
+use crate::pack::{BYTE_BYTES, GROUPS, HALVES, NIBBLE_BYTES, PANEL_COLUMNS, PackedMatrix, Q4K_GROUP, Q6K_GROUP};
+use crate::pool::ThreadPool;
+use crate::simd::{LANES, Simd};
+
+/// Rows of activations: bytes for quantised weights, `f32` for float weights; what no weight asks for may be empty.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Values in a row.
+    pub k: usize,
+    /// `rows * k` values.
+    pub f32: &'a [f32],
+    /// `rows * k / 32` blocks.
+    pub q8: &'a [Q8Block],
+}
+
+/// Where products go.
+pub enum Output<'a> {
+    /// Overwrites rows of as many values as the weights have outputs together.
+    Store(&'a mut [f32]),
+    /// Adds to them.
+    Add(&'a mut [f32]),
+    /// Overwrites rows of quantised blocks ([`swiglu`] only).
+    Quantise(&'a mut [Q8Block]),
+}
+
+/// Weight bytes ahead of the stream to ask for: what memory delivers in about its latency.
+const PREFETCH_BYTES: usize = 2048;
+/// Activation bytes that stay in a core's second-level cache while all weights pass by.
+const ROW_CHUNK_BYTES: usize = 384 << 10;
+/// Rows from which work is taken dynamically; below, one contiguous share of the weights a thread streams best.
+const DYNAMIC_ROWS: usize = 16;
+/// Multiply-adds below which waking threads costs more than it saves.
+const SERIAL_WORK: usize = 32 << 10;
+
+/// Products of every row of `input` with each of `weights`, whose outputs lie side by side in a row of `out`.
+///
+/// # Panics
+/// When shapes do not fit, the input lacks a form that a weight's format needs, or `out` is [`Output::Quantise`].
+pub fn matmul(cpu: Cpu, pool: &ThreadPool, weights: &[&PackedMatrix], input: Input<'_>, out: Output<'_>) {
+    weights.iter().for_each(|w| check_input(w, &input));
+    let width: usize = weights.iter().map(|w| w.n()).sum();
+    let (out, add) = match out {
+        Output::Store(out) => (out, false),
+        Output::Add(out) => (out, true),
+        Output::Quantise(_) => panic!("a plain product is not quantised"),
+    };
+    assert_eq!(out.len(), input.rows * width, "one output a row and column");
+    let job = Job { weights, input, width, task: Task::Linear { out: SharedMut::new(out), add } };
+    job.spread(cpu, pool, weights.iter().map(|w| w.panels()).sum());
+}
+
+/// `silu(x * gate) * (x * up)` for every row of `input`: rows of `gate.n()` values, or blocks.
+///
+/// # Panics
+/// When shapes do not fit, or `out` is [`Output::Add`].
+pub fn swiglu(cpu: Cpu, pool: &ThreadPool, gate: &PackedMatrix, up: &PackedMatrix, input: Input<'_>, out: Output<'_>) {
+    let weights = [gate, up];
+    weights.iter().for_each(|w| check_input(w, &input));
+    let width = gate.n();
+    assert_eq!(width, up.n(), "gate and up have as many outputs");
+    let task = match out {
+        Output::Store(out) => {
+            assert_eq!(out.len(), input.rows * width, "one output a row and column");
+            Task::SwigluF32(SharedMut::new(out))
+        }
+        Output::Quantise(out) => {
+            assert!(width.is_multiple_of(BLOCK) && out.len() == input.rows * width / BLOCK, "whole blocks");
+            Task::SwigluQ8(SharedMut::new(out))
+        }
+        Output::Add(_) => panic!("a gated product is not added"),
+    };
+    Job { weights: &weights, input, width, task }.spread(cpu, pool, width.div_ceil(BLOCK));
+}
+
+fn check_input(weights: &PackedMatrix, input: &Input<'_>) {
+    assert_eq!(weights.k(), input.k, "rows are as deep as the weights");
+    if weights.format().is_quantised() {
+        assert_eq!(input.q8.len(), input.rows * input.k / BLOCK, "quantised weights need quantised rows");
+    } else {
+        assert_eq!(input.f32.len(), input.rows * input.k, "float weights need float rows");
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Task {
+    /// A unit is one panel.
+    Linear { out: SharedMut<f32>, add: bool },
+    /// A unit is two panels of the gate and two of the other: 32 outputs.
+    SwigluF32(SharedMut<f32>),
+    SwigluQ8(SharedMut<Q8Block>),
+}
+
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    weights: &'a [&'a PackedMatrix],
+    input: Input<'a>,
+    width: usize,
+    task: Task,
+}
+
+impl Job<'_> {
+    fn spread(&self, cpu: Cpu, pool: &ThreadPool, units: usize) {
+        let Input { rows, k, .. } = self.input;
+        if rows < DYNAMIC_ROWS {
+            let grain = if rows * k * self.width < SERIAL_WORK { units } else { 1 };
+            return pool.split(units, grain, |units| cpu.execute(Part { job: self, units, rows: 0..rows }));
+        }
+        let chunk = (ROW_CHUNK_BYTES / (k / BLOCK * size_of::<Q8Block>()).max(1)).clamp(8, 512) & !7;
+        let chunks = rows.div_ceil(chunk);
+        // About eight parts a thread and chunk of rows, so that a thread held up elsewhere is made up for.
+        let step = units.div_ceil(8 * pool.threads()).max(1);
+        let steps = units.div_ceil(step);
+        pool.share(chunks * steps, |_, item| {
+            let (chunk_index, step_index) = (item / steps, item % steps);
+            let units = step_index * step..((step_index + 1) * step).min(units);
+            let rows = chunk_index * chunk..((chunk_index + 1) * chunk).min(rows);
+            cpu.execute(Part { job: self, units, rows });
+        });
+    }
+
+    /// The matrix and panel that hold unit `unit` of a linear task, and the panel's first output.
+    #[inline(always)]
+    fn locate(&self, mut unit: usize) -> (&PackedMatrix, usize, usize) {
+        let mut column = 0;
+        for &matrix in &self.weights[..self.weights.len() - 1] {
+            if unit < matrix.panels() {
+                return (matrix, unit, column + unit * PANEL_COLUMNS);
+            }
+            unit -= matrix.panels();
+            column += matrix.n();
+        }
+        let last = self.weights[self.weights.len() - 1];
+        (last, unit, column + unit * PANEL_COLUMNS)
+    }
+}
+
+/// Some units of a job for some rows, on one thread.
+struct Part<'a> {
+    job: &'a Job<'a>,
+    units: Range<usize>,
+    rows: Range<usize>,
+}
+
+impl Kernel for Part<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for unit in self.units.clone() {
+            let mut row = self.rows.start;
+            // SAFETY: rows and units lie within the job, whose shapes were checked; each output belongs to one unit and row.
+            unsafe {
+                if S::WIDE {
+                    while self.rows.end - row >= 8 {
+                        self.rows_of_unit::<S, 8>(unit, row);
+                        row += 8;
+                    }
+                }
+                while self.rows.end - row >= 4 {
+                    self.rows_of_unit::<S, 4>(unit, row);
+                    row += 4;
+                }
+                while self.rows.end - row >= 2 {
+                    self.rows_of_unit::<S, 2>(unit, row);
+                    row += 2;
+                }
+                if row < self.rows.end {
+                    self.rows_of_unit::<S, 1>(unit, row);
+                }
+            }
+        }
+    }
+}
+
+impl Part<'_> {
+    /// `R` rows from `row` on of one unit.
+    #[inline(always)]
+    unsafe fn rows_of_unit<S: Simd, const R: usize>(&self, unit: usize, row: usize) {
+        let job = self.job;
+        // SAFETY: the unit and rows exist, as `run` promises.
+        unsafe {
+            let (tiles, panels) = match job.task {
+                Task::Linear { .. } => {
+                    let (matrix, panel, _) = job.locate(unit);
+                    (1, [(matrix, panel); 4])
+                }
+                Task::SwigluF32(_) | Task::SwigluQ8(_) => {
+                    let [gate, up] = [job.weights[0], job.weights[1]];
+                    let second = (2 * unit + 1).min(gate.panels() - 1);
+                    (4, [(gate, 2 * unit), (up, 2 * unit), (gate, second), (up, second)])
+                }
+            };
+            let mut tile = [[S::splat(0.0); R]; 4];
+            for (tile, (matrix, panel)) in tile.iter_mut().zip(panels).take(tiles) {
+                *tile = panel_product::<S, R>(matrix, panel, &job.input, row);
+            }
+            match job.task {
+                Task::Linear { out, add } => {
+                    let (matrix, panel, column) = job.locate(unit);
+                    let count = (matrix.n() - panel * PANEL_COLUMNS).min(PANEL_COLUMNS);
+                    for (r, &x) in tile[0].iter().enumerate() {
+                        let at = out.at((row + r) * job.width + column);
+                        let x = if add { S::add(crate::math::load_partial::<S>(at, count), x) } else { x };
+                        store_partial::<S>(at, x, count);
+                    }
+                }
+                Task::SwigluF32(out) => {
+                    for r in 0..R {
+                        for (half, column) in [(0, 2 * unit * LANES), (1, (2 * unit + 1) * LANES)] {
+                            if column < job.width {
+                                let h = S::mul(silu::<S>(tile[2 * half][r]), tile[2 * half + 1][r]);
+                                let at = out.at((row + r) * job.width + column);
+                                store_partial::<S>(at, h, (job.width - column).min(LANES));
+                            }
+                        }
+                    }
+                }
+                Task::SwigluQ8(out) => {
+                    for r in 0..R {
+                        let h: [S::F; 2] =
+                            std::array::from_fn(|i| S::mul(silu::<S>(tile[2 * i][r]), tile[2 * i + 1][r]));
+                        quantise_block::<S>(h[0], h[1], out.at((row + r) * (job.width / BLOCK) + unit));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Products of `R` rows from `row` on with the 16 columns of a panel.
+#[inline(always)]
+unsafe fn panel_product<S: Simd, const R: usize>(
+    matrix: &PackedMatrix,
+    panel: usize,
+    input: &Input<'_>,
+    row: usize,
+) -> [S::F; R] {
+    let (w, k) = (matrix.panel(panel), matrix.k());
+    // SAFETY: the panel holds `k` deep of its format; rows `row..row + R` exist in the form the format needs.
+    unsafe {
+        let a = input.q8.as_ptr().wrapping_add(row * (k / BLOCK));
+        let x = input.f32.as_ptr().wrapping_add(row * k);
+        match matrix.format() {
+            Format::F32 => float_panel::<S, R>(k, x, |i| S::load(w.cast::<f32>().add(i * LANES))),
+            Format::F16 => float_panel::<S, R>(k, x, |i| S::load_f16(w.cast::<u16>().add(i * LANES))),
+            Format::Bf16 => float_panel::<S, R>(k, x, |i| S::load_bf16(w.cast::<u16>().add(i * LANES))),
+            Format::Q8_0 => q8_0_panel::<S, R>(w, k / BLOCK, a),
+            Format::Q4_0 => q4_panel::<S, R, false>(w, k / BLOCK, a),
+            Format::Q4_1 => q4_panel::<S, R, true>(w, k / BLOCK, a),
+            Format::Q4K => q4k_panel::<S, R>(w, k / BLOCK, a),
+            Format::Q6K => q6k_panel::<S, R>(w, k / BLOCK, a),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn float_panel<S: Simd, const R: usize>(k: usize, x: *const f32, weights: impl Fn(usize) -> S::F) -> [S::F; R] {
+    // SAFETY: `x` points at `R` rows of `k` values.
+    unsafe {
+        let mut acc = [S::splat(0.0); R];
+        for i in 0..k {
+            let w = weights(i);
+            for (r, acc) in acc.iter_mut().enumerate() {
+                *acc = S::fma(S::splat(*x.add(r * k + i)), w, *acc);
+            }
+        }
+        acc
+    }
+}
+
+/// Asks memory for the `bytes` that lie `PREFETCH_BYTES` ahead, when one pass over the weights is all there is.
+#[inline(always)]
+unsafe fn prefetch<S: Simd, const R: usize>(w: *const u8, bytes: usize) {
+    if R <= 2 {
+        for line in 0..bytes.div_ceil(64) {
+            // SAFETY: a prefetch of any address is harmless.
+            unsafe { S::prefetch(w.wrapping_add(PREFETCH_BYTES + 64 * line)) };
+        }
+    }
+}
+
+/// `acc[r] += dots[r] * (scale * row r's scale)`.
+#[inline(always)]
+unsafe fn add_scaled<S: Simd, const R: usize>(
+    acc: &mut [S::F; R],
+    dots: [S::I; R],
+    scale: S::F,
+    a: *const Q8Block,
+    stride: usize,
+) {
+    // SAFETY: `a` points at the block of row 0, and row `r`'s lies `r * stride` on.
+    unsafe {
+        for r in 0..R {
+            let scale = S::mul(scale, S::splat((*a.add(r * stride)).scale));
+            acc[r] = S::fma(S::to_f32(dots[r]), scale, acc[r]);
+        }
+    }
+}
+
+/// `acc[r] += min * row r's scaled sum`.
+#[inline(always)]
+unsafe fn add_min<S: Simd, const R: usize>(acc: &mut [S::F; R], min: S::F, a: *const Q8Block, stride: usize) {
+    // SAFETY: as in `add_scaled`.
+    unsafe {
+        for r in 0..R {
+            acc[r] = S::fma(min, S::splat((*a.add(r * stride)).scaled_sum), acc[r]);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn q4_panel<S: Simd, const R: usize, const MIN: bool>(
+    w: *const u8,
+    blocks: usize,
+    a: *const Q8Block,
+) -> [S::F; R] {
+    let bytes = NIBBLE_BYTES + if MIN { 2 * HALVES } else { HALVES };
+    // SAFETY: the panel holds `blocks` blocks of `bytes`, and each of `R` rows at `a` holds `blocks`.
+    unsafe {
+        let mut acc = [S::splat(0.0); R];
+        for b in 0..blocks {
+            let (w, a) = (w.add(b * bytes), a.add(b));
+            prefetch::<S, R>(w, bytes);
+            let scale = S::load_f16(w.add(NIBBLE_BYTES).cast());
+            add_scaled::<S, R>(&mut acc, S::dot_nibble::<R>(w, a, blocks), scale, a, blocks);
+            // Nibbles centred on 8 are nibbles with a minimum of -8 scales.
+            let min = if MIN {
+                S::load_f16(w.add(NIBBLE_BYTES + HALVES).cast())
+            } else {
+                S::mul(scale, S::splat(-8.0))
+            };
+            add_min::<S, R>(&mut acc, min, a, blocks);
+        }
+        acc
+    }
+}
+
+#[inline(always)]
+unsafe fn q8_0_panel<S: Simd, const R: usize>(w: *const u8, blocks: usize, a: *const Q8Block) -> [S::F; R] {
+    // SAFETY: as in `q4_panel`.
+    unsafe {
+        let mut acc = [S::splat(0.0); R];
+        for b in 0..blocks {
+            let (w, a) = (w.add(b * (BYTE_BYTES + HALVES)), a.add(b));
+            prefetch::<S, R>(w, BYTE_BYTES + HALVES);
+            let scale = S::load_f16(w.add(BYTE_BYTES).cast());
+            add_scaled::<S, R>(&mut acc, S::dot_byte::<R>(w, a, blocks), scale, a, blocks);
+        }
+        acc
+    }
+}
+
+#[inline(always)]
+unsafe fn q4k_panel<S: Simd, const R: usize>(w: *const u8, blocks: usize, a: *const Q8Block) -> [S::F; R] {
+    // SAFETY: as in `q4_panel`, in superblocks of eight blocks.
+    unsafe {
+        let mut acc = [S::splat(0.0); R];
+        for b in 0..blocks {
+            let super_block = w.add(b / GROUPS * (2 * HALVES + GROUPS * Q4K_GROUP));
+            let (group, a) = (super_block.add(2 * HALVES + b % GROUPS * Q4K_GROUP), a.add(b));
+            prefetch::<S, R>(group, Q4K_GROUP);
+            let scale = S::mul(S::load_f16(super_block.cast()), S::load_u8(group.add(NIBBLE_BYTES)));
+            add_scaled::<S, R>(&mut acc, S::dot_nibble::<R>(group, a, blocks), scale, a, blocks);
+            let min = S::mul(S::load_f16(super_block.add(HALVES).cast()), S::load_u8(group.add(NIBBLE_BYTES + LANES)));
+            add_min::<S, R>(&mut acc, S::sub(S::splat(0.0), min), a, blocks);
+        }
+        acc
+    }
+}
+
+#[inline(always)]
+unsafe fn q6k_panel<S: Simd, const R: usize>(w: *const u8, blocks: usize, a: *const Q8Block) -> [S::F; R] {
+    // SAFETY: as in `q4k_panel`.
+    unsafe {
+        let mut acc = [S::splat(0.0); R];
+        for b in 0..blocks {
+            let super_block = w.add(b / GROUPS * (HALVES + GROUPS * Q6K_GROUP));
+            let (group, a) = (super_block.add(HALVES + b % GROUPS * Q6K_GROUP), a.add(b));
+            prefetch::<S, R>(group, Q6K_GROUP);
+            let scale = S::load_f16(super_block.cast());
+            add_scaled::<S, R>(&mut acc, S::dot_six::<R>(group, a, blocks), scale, a, blocks);
+        }
+        acc
+    }
+}
+
+#[cfg(test)]
+#[path = "matmul/tests.rs"]
+mod tests;

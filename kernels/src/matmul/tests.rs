@@ -1,0 +1,207 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::activation::quantise_rows;
+use crate::format::dequantise;
+use crate::pack::tests::random_blocks;
+
+struct Case {
+    format: Format,
+    n: usize,
+    k: usize,
+    packed: PackedMatrix,
+    weights: Vec<f32>,
+    x: Vec<f32>,
+}
+
+impl Case {
+    fn new(format: Format, rows: usize, n: usize, units: usize, seed: u64) -> Self {
+        let k = units * format.block_elements();
+        let bytes = random_blocks(format, n * units, seed);
+        let packed = PackedMatrix::pack(&ThreadPool::new(1).unwrap(), format, n, k, &bytes).unwrap();
+        let mut weights = vec![0.0; n * k];
+        dequantise(format, &bytes, &mut weights);
+        let wave = |i: usize| ((i as f32 + (seed % 1000) as f32) * 0.37).sin() * (1.0 + (i % 7) as f32);
+        Self { format, n, k, packed, weights, x: (0..rows * k).map(wave).collect() }
+    }
+
+    /// The product in double precision, of the activations as the format sees them.
+    fn truth(&self, x: &[f32]) -> Vec<f64> {
+        let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+        x.chunks(self.k).flat_map(|x| self.weights.chunks(self.k).map(move |w| dot(x, w))).collect()
+    }
+
+    /// Squared error over the squared terms of the products, which no cancellation makes small.
+    fn error_a_term(&self, got: &[f32]) -> f64 {
+        let error: f64 = got.iter().zip(self.truth(&self.x)).map(|(&g, t)| (f64::from(g) - t).powi(2)).sum();
+        let square = |x: &[f32], w: &[f32]| -> f64 {
+            x.iter().zip(w).map(|(&x, &w)| (f64::from(x) * f64::from(w)).powi(2)).sum()
+        };
+        let rows = self.x.chunks(self.k);
+        error / rows.map(|x| self.weights.chunks(self.k).map(|w| square(x, w)).sum::<f64>()).sum::<f64>().max(1e-30)
+    }
+
+    fn quantised(&self, cpu: Cpu) -> Vec<Q8Block> {
+        if !self.format.is_quantised() {
+            return Vec::new();
+        }
+        let mut q8 = vec![Q8Block::default(); self.x.len() / BLOCK];
+        quantise_rows(cpu, &ThreadPool::new(1).unwrap(), &self.x, self.k, &mut q8);
+        q8
+    }
+
+    fn product(&self, cpu: Cpu, threads: usize, rows: Range<usize>) -> Vec<f32> {
+        let q8 = self.quantised(cpu);
+        let q8 = if q8.is_empty() { &[] } else { &q8[rows.start * self.k / BLOCK..rows.end * self.k / BLOCK] };
+        let input = Input { rows: rows.len(), k: self.k, f32: &self.x[rows.start * self.k..rows.end * self.k], q8 };
+        let mut out = vec![f32::NAN; rows.len() * self.n];
+        matmul(cpu, &ThreadPool::new(threads).unwrap(), &[&self.packed], input, Output::Store(&mut out));
+        out
+    }
+}
+
+/// Squared error over squared size.
+fn nmse(got: &[f32], truth: &[f64]) -> f64 {
+    let error: f64 = got.iter().zip(truth).map(|(&g, t)| (f64::from(g) - t).powi(2)).sum();
+    error / truth.iter().map(|t| t * t).sum::<f64>().max(1e-30)
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn products_match_dequantised_weights_and_paths_agree_bit_for_bit(
+        format in prop::sample::select(Format::ALL.to_vec()),
+        rows in 1usize..20, n in 1usize..50, units in 1usize..5, seed: u64,
+    ) {
+        let case = Case::new(format, rows, n, units, seed);
+        let portable = case.product(Cpu::portable(), 1, 0..rows);
+        let q8 = case.quantised(Cpu::portable());
+        if format.is_quantised() {
+            // Exact but for rounding on the activations the kernel saw, close on those it was given.
+            let seen: Vec<f32> = q8.iter().flat_map(Q8Block::values).collect();
+            prop_assert!(nmse(&portable, &case.truth(&seen)) <= 1e-9);
+            prop_assert!(case.error_a_term(&portable) <= 5e-4);
+        } else {
+            prop_assert!(case.error_a_term(&portable) <= 1e-11);
+        }
+        for cpu in Cpu::available() {
+            prop_assert_eq!(bits(&case.product(cpu, 2, 0..rows)), bits(&portable), "{}", cpu.name());
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_alone_and_in_any_batch_and_on_any_threads(
+        format in prop::sample::select(Format::ALL.to_vec()), rows in 2usize..40, seed: u64, cut in 0usize..40, threads in 1usize..4,
+    ) {
+        for cpu in Cpu::available() {
+            let case = Case::new(format, rows, 37, 2, seed);
+            let whole = case.product(cpu, 1, 0..rows);
+            let cut = cut % rows;
+            let mut parts = case.product(cpu, threads, 0..cut.max(1));
+            if cut.max(1) < rows {
+                parts.extend(case.product(cpu, threads, cut.max(1)..rows));
+            }
+            prop_assert_eq!(bits(&parts), bits(&whole));
+            let alone = case.product(cpu, threads, cut..cut + 1);
+            prop_assert_eq!(bits(&alone), bits(&whole[cut * case.n..(cut + 1) * case.n]));
+        }
+    }
+}
+
+#[test]
+fn the_batch_test_would_notice_another_order_of_summation() {
+    // The inverse of the property above: the same blocks added from the far end give other bits.
+    let mut case = Case::new(Format::Q4_1, 4, 16, 8, 11);
+    let forward = case.product(Cpu::detect(), 1, 0..4);
+    let bytes = random_blocks(Format::Q4_1, 16 * 8, 11);
+    let reversed: Vec<u8> = bytes.chunks(20 * 8).flat_map(|row| row.chunks(20).rev().flatten().copied()).collect();
+    case.packed =
+        PackedMatrix::pack(&ThreadPool::new(1).unwrap(), Format::Q4_1, 16, case.k, &reversed).unwrap();
+    case.x = case.x.chunks(case.k).flat_map(|row| row.chunks(BLOCK).rev().flatten().copied()).collect();
+    let backward = case.product(Cpu::detect(), 1, 0..4);
+    assert_ne!(bits(&forward), bits(&backward));
+    assert!(forward.iter().zip(&backward).all(|(a, b)| (a - b).abs() <= 1e-3 * a.abs().max(1.0)));
+}
+
+#[test]
+fn extreme_quants_do_not_overflow_any_path() {
+    for format in [Format::Q8_0, Format::Q4_0, Format::Q4_1, Format::Q4K, Format::Q6K] {
+        for fill in [0x00, 0x7f, 0x80, 0xff] {
+            let mut case = Case::new(format, 5, 16, 2, 3);
+            let mut bytes = random_blocks(format, 32, 3);
+            for block in bytes.chunks_mut(format.block_bytes()) {
+                let quants = match format {
+                    Format::Q8_0 | Format::Q4_0 => 2..block.len(),
+                    Format::Q4_1 | Format::Q4K => 4..block.len(),
+                    _ => 0..208,
+                };
+                block[quants].fill(fill);
+            }
+            case.packed = PackedMatrix::pack(&ThreadPool::new(1).unwrap(), format, 16, case.k, &bytes).unwrap();
+            dequantise(format, &bytes, &mut case.weights);
+            for sign in [1.0, -1.0] {
+                case.x.fill(sign);
+                let portable = case.product(Cpu::portable(), 1, 0..5);
+                assert!(nmse(&portable, &case.truth(&case.x)) <= 1e-9, "{format:?} {fill:#x}");
+                for cpu in Cpu::available() {
+                    assert_eq!(bits(&case.product(cpu, 1, 0..5)), bits(&portable), "{format:?} {fill:#x} {}", cpu.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn several_weights_side_by_side_equal_each_alone_and_add_accumulates() {
+    let pool = ThreadPool::new(2).unwrap();
+    for cpu in Cpu::available() {
+        let (a, b) = (Case::new(Format::Q4_1, 9, 40, 3, 1), Case::new(Format::F16, 9, 7, 96, 2));
+        let (first, q8) = (a.product(cpu, 1, 0..9), a.quantised(cpu));
+        let input = Input { rows: 9, k: 96, f32: &a.x, q8: &q8 };
+        let mut second = vec![0.0; 9 * 7];
+        matmul(cpu, &pool, &[&b.packed], input, Output::Store(&mut second));
+        let mut both = vec![1.0; 9 * 47];
+        matmul(cpu, &pool, &[&a.packed, &b.packed], input, Output::Add(&mut both));
+        for r in 0..9 {
+            let alone = first[r * 40..][..40].iter().chain(&second[r * 7..][..7]);
+            assert!(alone.zip(&both[r * 47..][..47]).all(|(x, y)| 1.0 + x == *y));
+        }
+    }
+}
+
+#[test]
+fn gated_product_equals_its_parts_and_its_quantised_form() {
+    let pool = ThreadPool::new(2).unwrap();
+    for (cpu, n) in Cpu::available().into_iter().flat_map(|cpu| [(cpu, 96), (cpu, 37)]) {
+        let (gate, up) = (Case::new(Format::Q8_0, 19, n, 2, 5), Case::new(Format::Q4_0, 19, n, 2, 6));
+        let q8 = gate.quantised(cpu);
+        let input = Input { rows: 19, k: 64, f32: &[], q8: &q8 };
+        let mut parts = [vec![0.0; 19 * n], vec![0.0; 19 * n]];
+        for (case, out) in [&gate, &up].into_iter().zip(&mut parts) {
+            matmul(cpu, &pool, &[&case.packed], input, Output::Store(out));
+        }
+        crate::silu_rows(cpu, &mut parts[0]);
+        let expected: Vec<f32> = parts[0].iter().zip(&parts[1]).map(|(g, u)| g * u).collect();
+        let mut fused = vec![0.0; 19 * n];
+        swiglu(cpu, &pool, &gate.packed, &up.packed, input, Output::Store(&mut fused));
+        assert_eq!(bits(&fused), bits(&expected), "{} {n}", cpu.name());
+        if n.is_multiple_of(BLOCK) {
+            let mut blocks = [vec![Q8Block::default(); 19 * n / BLOCK], vec![Q8Block::default(); 19 * n / BLOCK]];
+            quantise_rows(cpu, &pool, &expected, n, &mut blocks[0]);
+            swiglu(cpu, &pool, &gate.packed, &up.packed, input, Output::Quantise(&mut blocks[1]));
+            assert_eq!(blocks[0], blocks[1]);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "quantised weights need quantised rows")]
+fn a_missing_form_of_the_input_is_a_programming_error() {
+    let case = Case::new(Format::Q4_1, 1, 16, 1, 1);
+    let input = Input { rows: 1, k: 32, f32: &case.x, q8: &[] };
+    matmul(Cpu::detect(), &ThreadPool::new(1).unwrap(), &[&case.packed], input, Output::Store(&mut [0.0; 16]));
+}

@@ -1,0 +1,258 @@
+//! AVX2 with FMA and F16C: a vector is two registers, lanes 0 to 7 and 8 to 15.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+use crate::activation::Q8Block;
+
+#[derive(Clone, Copy)]
+pub struct Avx2;
+
+type F = [__m256; 2];
+type I = [__m256i; 2];
+
+/// Four consecutive activations, in every lane.
+#[inline(always)]
+unsafe fn quad(a: *const Q8Block, depth: usize) -> __m256i {
+    // SAFETY: the caller passes a readable block and a depth of at most 28.
+    unsafe { _mm256_set1_epi32((&raw const (*a).q).cast::<i8>().add(depth).cast::<i32>().read_unaligned()) }
+}
+
+#[inline(always)]
+unsafe fn load_bytes(p: *const u8) -> __m256i {
+    // SAFETY: the caller promises 32 readable bytes.
+    unsafe { _mm256_loadu_si256(p.cast()) }
+}
+
+/// Pairs of 16-bit sums added into 32 bits.
+#[inline(always)]
+unsafe fn widen(sums: __m256i) -> __m256i {
+    // SAFETY: needs AVX2 only, which the caller has.
+    unsafe { _mm256_madd_epi16(sums, _mm256_set1_epi16(1)) }
+}
+
+#[inline(always)]
+fn each(f: impl Fn(usize) -> __m256) -> F {
+    [f(0), f(1)]
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)] // The trait's contract is the one argument for every body here.
+impl Simd for Avx2 {
+    type F = F;
+    type I = I;
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> F {
+        unsafe { [_mm256_set1_ps(x); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> F {
+        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, x: F) {
+        unsafe {
+            _mm256_storeu_ps(p, x[0]);
+            _mm256_storeu_ps(p.add(8), x[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> F {
+        unsafe { each(|i| _mm256_cvtph_ps(_mm_loadu_si128(p.add(8 * i).cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, x: F) {
+        unsafe {
+            for (i, &half) in x.iter().enumerate() {
+                _mm_storeu_si128(p.add(8 * i).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> F {
+        unsafe {
+            each(|i| {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(8 * i).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> F {
+        unsafe { each(|i| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast())))) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: F, b: F) -> F {
+        unsafe { each(|i| _mm256_add_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: F, b: F) -> F {
+        unsafe { each(|i| _mm256_sub_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: F, b: F) -> F {
+        unsafe { each(|i| _mm256_mul_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: F, b: F) -> F {
+        unsafe { each(|i| _mm256_div_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: F, b: F, c: F) -> F {
+        unsafe { each(|i| _mm256_fmadd_ps(a[i], b[i], c[i])) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: F, b: F) -> F {
+        unsafe { each(|i| _mm256_max_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: F, b: F) -> F {
+        unsafe { each(|i| _mm256_min_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: F) -> F {
+        unsafe { each(|i| _mm256_andnot_ps(_mm256_set1_ps(-0.0), a[i])) }
+    }
+    #[inline(always)]
+    unsafe fn round(a: F) -> F {
+        unsafe { each(|i| _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[i])) }
+    }
+    #[inline(always)]
+    unsafe fn pow2(n: F) -> F {
+        unsafe {
+            each(|i| {
+                let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n[i]), _mm256_set1_epi32(127));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn select_lt(a: F, b: F, x: F, y: F) -> F {
+        unsafe { each(|i| _mm256_blendv_ps(y[i], x[i], _mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i]))) }
+    }
+    #[inline(always)]
+    unsafe fn swap_pairs(a: F) -> F {
+        unsafe { each(|i| _mm256_permute_ps::<0b10_11_00_01>(a[i])) }
+    }
+    #[inline(always)]
+    unsafe fn sum(a: F) -> f32 {
+        unsafe {
+            let a = _mm256_add_ps(a[0], a[1]);
+            let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn largest(a: F) -> f32 {
+        unsafe {
+            let a = _mm256_max_ps(a[0], a[1]);
+            let a = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn to_f32(a: I) -> F {
+        unsafe { each(|i| _mm256_cvtepi32_ps(a[i])) }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, a: F) -> i32 {
+        unsafe {
+            let (low, high) = (_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1]));
+            // Packing works within 128-bit halves: put the quarters back in order before the last step.
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(p.cast(), bytes);
+            let sums = _mm256_add_epi32(low, high);
+            let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+            let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b00_00_11_10>(sums));
+            _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_shuffle_epi32::<1>(sums)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_nibble<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
+        unsafe {
+            let mask = _mm256_set1_epi8(15);
+            let mut out = [[_mm256_setzero_si256(); 2]; R];
+            for h in 0..2 {
+                // Eight products of pairs sum to at most 8 * 2 * 15 * 127 = 30,480: 16 bits hold them.
+                let mut sums = [_mm256_setzero_si256(); R];
+                for j in 0..4 {
+                    let packed = load_bytes(w.add(64 * j + 32 * h));
+                    let low = _mm256_and_si256(packed, mask);
+                    let high = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask);
+                    for r in 0..R {
+                        let row = a.add(r * stride);
+                        sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(low, quad(row, 4 * j)));
+                        sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(high, quad(row, 16 + 4 * j)));
+                    }
+                }
+                for r in 0..R {
+                    out[r][h] = widen(sums[r]);
+                }
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_byte<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
+        unsafe {
+            let flip = _mm256_set1_epi8(-128);
+            let mut out = [[_mm256_setzero_si256(); 2]; R];
+            for h in 0..2 {
+                for j in 0..8 {
+                    // |w| times a with w's sign: a pair sums to at most 2 * 128 * 127, which 16 bits hold.
+                    let weights = _mm256_xor_si256(load_bytes(w.add(64 * j + 32 * h)), flip);
+                    let size = _mm256_abs_epi8(weights);
+                    for r in 0..R {
+                        let signed = _mm256_sign_epi8(quad(a.add(r * stride), 4 * j), weights);
+                        out[r][h] = _mm256_add_epi32(out[r][h], widen(_mm256_maddubs_epi16(size, signed)));
+                    }
+                }
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_six<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
+        unsafe {
+            let (mask, two_bits) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
+            let mut out = [[_mm256_setzero_si256(); 2]; R];
+            for (half, h) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let mut sums: [__m256i; R] =
+                    std::array::from_fn(|r| _mm256_set1_epi32(-32 * i32::from((*a.add(r * stride)).half_sums[half])));
+                let high = load_bytes(w.add(256 + 64 * half + 32 * h));
+                let high = [
+                    _mm256_slli_epi16::<4>(high),
+                    _mm256_slli_epi16::<2>(high),
+                    high,
+                    _mm256_srli_epi16::<2>(high),
+                ];
+                for j in 0..4 {
+                    let packed = load_bytes(w.add(64 * j + 32 * h));
+                    let nibbles = if half == 0 { packed } else { _mm256_srli_epi16::<4>(packed) };
+                    let weights =
+                        _mm256_or_si256(_mm256_and_si256(nibbles, mask), _mm256_and_si256(high[j], two_bits));
+                    for r in 0..R {
+                        let quad = quad(a.add(r * stride), 16 * half + 4 * j);
+                        sums[r] = _mm256_add_epi32(sums[r], widen(_mm256_maddubs_epi16(weights, quad)));
+                    }
+                }
+                let scale = _mm256_cvtepi8_epi32(_mm_loadl_epi64(w.add(384 + 16 * half + 8 * h).cast()));
+                for r in 0..R {
+                    out[r][h] = _mm256_add_epi32(out[r][h], _mm256_mullo_epi32(sums[r], scale));
+                }
+            }
+            out
+        }
+    }
+}
