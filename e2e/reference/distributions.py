@@ -45,11 +45,12 @@ def compact(log_probs, top=TOP_COUNT, samples=SAMPLE_COUNT, seed=20261130):
     ids = np.empty((positions, top + samples), np.uint16)
     rest = np.empty(positions, np.float32)
     for at, row in enumerate(log_probs):
-        order = np.argsort(-row, kind="stable")
-        tail = order[top:]
+        best = np.argpartition(-row, top)[:top]
+        best = best[np.argsort(-row[best], kind="stable")]
+        tail = np.delete(np.arange(vocab), best)
         mass = np.cumsum(np.exp(row[tail]))
         drawn = np.searchsorted(mass, generator.random(samples) * mass[-1])
-        ids[at, :top], ids[at, top:] = order[:top], tail[np.minimum(drawn, len(tail) - 1)]
+        ids[at, :top], ids[at, top:] = best, tail[np.minimum(drawn, len(tail) - 1)]
         rest[at] = mass[-1]
     chosen = np.take_along_axis(log_probs, ids.astype(np.int64), axis=1).astype(np.float32)
     return Compact(top, rest, ids, chosen)
