@@ -1,0 +1,7 @@
+//! The gateway's decisions: value in, value out.
+
+pub mod choose;
+pub mod hold;
+pub mod request_model;
+pub mod retry;
+pub mod routes;

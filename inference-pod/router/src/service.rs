@@ -1,0 +1,345 @@
+//! A service as it runs in this process: its pods with their loads, and the requests that wait.
+//!
+//! Every count is kept by a guard whose drop takes it back ([`Placed`], [`Held`], [`Wave`]), so that no path,
+//! a client's leaving included, can forget one.
+
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::uri::Authority;
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::core::choose::{PodView, RequestView};
+use crate::core::hold::{HoldQueue, Limits, Refusal, Ticket, releasable};
+use crate::core::routes::{Endpoint, ServiceKey, Settings};
+use crate::metrics::{Metrics, ServiceMetrics};
+
+/// One pod and its load.
+#[derive(Debug)]
+pub struct Pod {
+    /// Where and what it is.
+    pub endpoint: Endpoint,
+    /// Its address as the authority of a URI.
+    pub authority: Authority,
+    in_flight: AtomicUsize,
+    chosen: Counter,
+}
+
+impl Pod {
+    fn new(endpoint: Endpoint, metrics: &ServiceMetrics) -> Self {
+        // A socket address is always a valid authority: digits, dots, colons and, for IPv6, brackets.
+        let authority = Authority::try_from(endpoint.address.to_string()).unwrap_or_else(|_| Authority::from_static("0.0.0.0:0"));
+        let chosen = metrics.chosen(label(&endpoint).as_str());
+        Self { endpoint, authority, in_flight: AtomicUsize::new(0), chosen }
+    }
+
+    /// Its name, or its address if it has none.
+    pub fn label(&self) -> String {
+        label(&self.endpoint)
+    }
+}
+
+fn label(endpoint: &Endpoint) -> String {
+    if endpoint.pod_name.is_empty() { endpoint.address.to_string() } else { endpoint.pod_name.clone() }
+}
+
+impl PodView for Arc<Pod> {
+    fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    settings: Settings,
+    pods: Vec<Arc<Pod>>,
+}
+
+/// Why a service takes no more requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Closed {
+    /// The gateway ends.
+    ShuttingDown = 1,
+    /// Its InferenceService has been deleted.
+    Deleted = 2,
+}
+
+/// How holding a request ended without a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldEnd {
+    /// It could not wait at all.
+    Refused(Refusal),
+    /// Its deadline passed.
+    Deadline,
+    /// The service takes no more requests.
+    Closed(Closed),
+}
+
+/// One service. See the module's documentation.
+#[derive(Debug)]
+pub struct Service {
+    /// Which one.
+    pub key: ServiceKey,
+    /// Its metrics.
+    pub metrics: ServiceMetrics,
+    state: ArcSwap<State>,
+    pods_changed: watch::Sender<()>,
+    queue: Mutex<HoldQueue<oneshot::Sender<Wave>>>,
+    queued: AtomicUsize,
+    let_go: AtomicUsize,
+    closed: AtomicU8,
+    hold_max_bytes: usize,
+    started: Instant,
+}
+
+impl Service {
+    /// A service without pods.
+    pub fn new(key: ServiceKey, settings: Settings, hold_max_bytes: usize, metrics: &Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            metrics: metrics.service(&key),
+            key,
+            state: ArcSwap::from_pointee(State { settings, pods: Vec::new() }),
+            pods_changed: watch::Sender::new(()),
+            queue: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            let_go: AtomicUsize::new(0),
+            closed: AtomicU8::new(0),
+            hold_max_bytes,
+            started: Instant::now(),
+        })
+    }
+
+    /// Takes over new settings and endpoints; pods that stay keep their loads. Held requests go if they can.
+    ///
+    /// Callers take turns (the directory's lock), so no update is lost.
+    pub fn update(self: &Arc<Self>, settings: Settings, endpoints: Vec<Endpoint>) {
+        let before = self.state.load_full();
+        let known = |endpoint: &Endpoint| before.pods.iter().find(|pod| pod.endpoint == *endpoint).cloned();
+        let pods: Vec<_> =
+            endpoints.into_iter().map(|endpoint| known(&endpoint).unwrap_or_else(|| Arc::new(Pod::new(endpoint, &self.metrics)))).collect();
+        self.metrics.ready_pods.set(pods.len() as i64);
+        self.state.store(Arc::new(State { settings, pods }));
+        self.forget_pods_that_left(&before.pods);
+        self.pods_changed.send_replace(());
+        self.pump();
+    }
+
+    fn forget_pods_that_left(&self, before: &[Arc<Pod>]) {
+        let now = self.state.load();
+        for pod in before {
+            if !now.pods.iter().any(|stays| stays.label() == pod.label()) {
+                self.metrics.forget_pod(&pod.label());
+            }
+        }
+    }
+
+    /// Lets nobody wait from now on; whoever waits learns why.
+    pub fn close(&self, why: Closed) {
+        self.closed.store(why as u8, Ordering::Release);
+        let waiting = self.lock_queue(HoldQueue::close);
+        drop(waiting);
+    }
+
+    /// Pods that may be given requests.
+    pub fn ready_pods(&self) -> usize {
+        self.state.load().pods.len()
+    }
+
+    /// Ready pods that are not among `tried`.
+    pub fn untried(&self, tried: &[Arc<Pod>]) -> usize {
+        let state = self.state.load();
+        state.pods.iter().filter(|pod| !tried.iter().any(|tried| Arc::ptr_eq(tried, pod))).count()
+    }
+
+    /// How long a request may be held.
+    pub fn hold_timeout(&self) -> Duration {
+        self.state.load().settings.hold_timeout
+    }
+
+    /// Chooses a pod that is not among `tried` and counts the request there.
+    pub fn place(self: &Arc<Self>, tried: &[Arc<Pod>]) -> Option<Placed> {
+        let state = self.state.load();
+        let tried = tried_indices(&state.pods, tried);
+        let request = RequestView { tried: &tried };
+        let chosen = state.settings.policy.choose(request, &state.pods, self.started.elapsed(), &mut rand::rng())?;
+        Some(Placed::new(self, &state.pods[chosen]))
+    }
+
+    /// Waits until a pod can take a request of `bytes`: at once when there is one and nobody waits already.
+    ///
+    /// The wave returned is dropped once the request is placed; it keeps its share of the pods'
+    /// capacity meanwhile. A request whose deadline passes while pods are ready goes to them all the same.
+    pub async fn admit(self: &Arc<Self>, bytes: usize, deadline: Instant) -> Result<Option<Wave>, HoldEnd> {
+        if self.ready_pods() > 0 && self.queued.load(Ordering::Relaxed) == 0 {
+            return Ok(None);
+        }
+        let mut held = self.enter_hold(bytes)?;
+        let woken = held.enqueue();
+        // A pod may have become ready between the look above and now.
+        self.pump();
+        match timeout_at(deadline, woken).await {
+            Ok(Ok(wave)) => Ok(Some(wave)),
+            Ok(Err(_)) => Err(HoldEnd::Closed(self.closed_because())),
+            Err(_) if self.ready_pods() > 0 => Ok(None),
+            Err(_) => Err(HoldEnd::Deadline),
+        }
+    }
+
+    /// Waits for `wait`, or until there is a pod that is not among `tried`; counted as held meanwhile.
+    pub async fn wait_for_other_pod(self: &Arc<Self>, bytes: usize, wait: Duration, tried: &[Arc<Pod>]) -> Result<(), HoldEnd> {
+        let _held = self.enter_hold(bytes)?;
+        let mut changes = self.pods_changed.subscribe();
+        let other = async {
+            while self.untried(tried) == 0 && changes.changed().await.is_ok() {}
+        };
+        let _ = tokio::time::timeout(wait, other).await;
+        Ok(())
+    }
+
+    fn enter_hold(self: &Arc<Self>, bytes: usize) -> Result<Held, HoldEnd> {
+        let max_requests = self.state.load().settings.hold_max_requests;
+        let limits = Limits { max_requests, max_bytes: self.hold_max_bytes };
+        self.lock_queue(|queue| queue.admit(bytes, limits)).map_err(|refusal| match refusal {
+            Refusal::Closed => HoldEnd::Closed(self.closed_because()),
+            bound => HoldEnd::Refused(bound),
+        })?;
+        self.metrics.held.inc();
+        Ok(Held { service: Arc::clone(self), ticket: None, bytes, since: Instant::now() })
+    }
+
+    fn closed_because(&self) -> Closed {
+        if self.closed.load(Ordering::Acquire) == Closed::Deleted as u8 { Closed::Deleted } else { Closed::ShuttingDown }
+    }
+
+    /// Lets go of as many waiting requests as the pods have room for.
+    fn pump(self: &Arc<Self>) {
+        while self.queued.load(Ordering::Relaxed) > 0 {
+            let woken = self.next_wave();
+            if woken.is_empty() {
+                return;
+            }
+            for wake in woken {
+                let wave = Wave::new(self);
+                if let Err(unwanted) = wake.send(wave) {
+                    // Its client has just left: the next round of this loop gives its place to another.
+                    unwanted.give_back();
+                }
+            }
+        }
+    }
+
+    fn next_wave(&self) -> Vec<oneshot::Sender<Wave>> {
+        let state = self.state.load();
+        let (ready, capacity) = (state.pods.len(), state.settings.pod_capacity);
+        self.lock_queue(|queue| {
+            let in_flight = usize::try_from(self.metrics.in_flight.get()).unwrap_or(0) + self.let_go.load(Ordering::Acquire);
+            let wave = releasable(queue.waiting(), ready, in_flight, capacity);
+            let woken: Vec<_> = std::iter::from_fn(|| queue.release()).take(wave).collect();
+            // Counted inside the lock, or two pumps at once would each fill the same room.
+            self.let_go.fetch_add(woken.len(), Ordering::AcqRel);
+            woken
+        })
+    }
+
+    fn lock_queue<T>(&self, act: impl FnOnce(&mut HoldQueue<oneshot::Sender<Wave>>) -> T) -> T {
+        let mut queue: MutexGuard<'_, _> = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = act(&mut queue);
+        self.queued.store(queue.waiting(), Ordering::Relaxed);
+        result
+    }
+}
+
+fn tried_indices(pods: &[Arc<Pod>], tried: &[Arc<Pod>]) -> Vec<usize> {
+    let index = |tried: &Arc<Pod>| pods.iter().position(|pod| Arc::ptr_eq(pod, tried));
+    tried.iter().filter_map(index).collect()
+}
+
+/// A request counted at a pod, until dropped.
+#[derive(Debug)]
+pub struct Placed {
+    service: Arc<Service>,
+    /// The pod.
+    pub pod: Arc<Pod>,
+}
+
+impl Placed {
+    fn new(service: &Arc<Service>, pod: &Arc<Pod>) -> Self {
+        pod.in_flight.fetch_add(1, Ordering::Relaxed);
+        pod.chosen.inc();
+        service.metrics.in_flight.inc();
+        Self { service: Arc::clone(service), pod: Arc::clone(pod) }
+    }
+
+    /// The service the pod belongs to.
+    pub fn service_key(&self) -> &ServiceKey {
+        &self.service.key
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        self.pod.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.service.metrics.in_flight.dec();
+        self.service.pump();
+    }
+}
+
+/// A held request let go and not yet at a pod; keeps its share of the pods' capacity until dropped.
+#[derive(Debug)]
+pub struct Wave {
+    service: Option<Arc<Service>>,
+}
+
+impl Wave {
+    /// Takes over one of the places that `next_wave` has counted.
+    fn new(service: &Arc<Service>) -> Self {
+        Self { service: Some(Arc::clone(service)) }
+    }
+
+    fn give_back(mut self) {
+        if let Some(service) = self.service.take() {
+            service.let_go.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Wave {
+    fn drop(&mut self) {
+        if let Some(service) = self.service.take() {
+            service.let_go.fetch_sub(1, Ordering::AcqRel);
+            service.pump();
+        }
+    }
+}
+
+/// A request's place among the held ones, until dropped.
+struct Held {
+    service: Arc<Service>,
+    ticket: Option<Ticket>,
+    bytes: usize,
+    since: Instant,
+}
+
+impl Held {
+    fn enqueue(&mut self) -> oneshot::Receiver<Wave> {
+        let (wake, woken) = oneshot::channel();
+        self.ticket = Some(self.service.lock_queue(|queue| queue.enqueue(wake)));
+        woken
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.service.lock_queue(|queue| queue.leave(self.ticket, self.bytes));
+        self.service.metrics.held.dec();
+        self.service.metrics.hold.observe(self.since.elapsed().as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests;
