@@ -1,7 +1,9 @@
 //! A pool of threads that waits by spinning for a moment and then by sleeping.
 //!
-//! One decode step forks about 120 times, so a fork must cost well under a microsecond while work is flowing, and
-//! nothing once it stops. Work is cut by position alone; no result depends on who computes what.
+//! One decode step forks about 120 times, so a fork must cost well under a microsecond while work is flowing, and nothing
+//! once it stops. Threads take parts of the work from a counter, and the caller waits only for threads that took some: on
+//! a machine busy with other things a thread that gets no processor delays nobody. Work is cut by position alone; no result
+//! depends on who computes what.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -16,6 +18,9 @@ use crate::buffer::SharedMut;
 /// How long a thread spins before it sleeps: longer than the gaps within a step, shorter than those between requests.
 const SPIN: Duration = Duration::from_micros(100);
 
+/// Parts that work is split into for each thread: more even out threads held up elsewhere, fewer cost less.
+const PARTS_A_THREAD: usize = 4;
+
 type Work = dyn Fn(usize) + Sync;
 
 /// A counter on its own cache lines, so that spinning on it disturbs no neighbour.
@@ -23,11 +28,11 @@ type Work = dyn Fn(usize) + Sync;
 struct Alone<T>(T);
 
 struct Shared {
-    /// Bumped once a fork; workers wait for a change.
+    /// Bumped once a fork; idle workers wait for a change.
     epoch: Alone<AtomicU64>,
-    /// Workers that have not finished the current fork.
-    pending: Alone<AtomicUsize>,
-    /// The current fork's work: written before `epoch` is bumped, read after the bump is seen.
+    /// Workers inside the current fork, plus `CLOSED` when none may join any more.
+    gate: Alone<AtomicUsize>,
+    /// The current fork's work: written while the gate is closed and empty, read by workers inside.
     work: UnsafeCell<Option<*const Work>>,
     stop: AtomicBool,
     panicked: AtomicBool,
@@ -35,8 +40,10 @@ struct Shared {
     caller: Sleepers,
 }
 
-// SAFETY: `work` is written only by the caller while no worker runs (`pending` is 0), and the release on `epoch` orders
-// the write before the workers' reads; the pointee is `Sync` and outlives the fork, which waits for all workers.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+
+// SAFETY: `work` is written only by the caller while the gate is closed and empty; opening it orders the write before the
+// reads of workers that join. The pointee is `Sync` and outlives the fork, which ends with the gate closed and empty.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -98,7 +105,7 @@ impl ThreadPool {
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             epoch: Alone(AtomicU64::new(0)),
-            pending: Alone(AtomicUsize::new(0)),
+            gate: Alone(AtomicUsize::new(CLOSED)),
             work: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
@@ -119,19 +126,17 @@ impl ThreadPool {
         self.handles.len() + 1
     }
 
-    /// Calls `work(thread)` once on each thread and returns when all have ended. Must not be called from within `work`.
-    ///
-    /// # Panics
-    /// When `work` panics on any thread.
-    pub fn run(&self, work: impl Fn(usize) + Sync) {
+    /// Calls `work(thread)` on the caller (thread 0) and on whichever workers come while the caller is at it.
+    fn fork(&self, work: impl Fn(usize) + Sync) {
         if self.handles.is_empty() {
             return work(0);
         }
         let one_fork = self.one_fork.lock().unwrap_or_else(PoisonError::into_inner);
-        self.start(&work);
+        let gate = &self.shared.gate.0;
+        self.open(&work);
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
-        let pending = &self.shared.pending.0;
-        self.shared.caller.wait_until(|| pending.load(Ordering::SeqCst) == 0);
+        gate.fetch_or(CLOSED, Ordering::SeqCst);
+        self.shared.caller.wait_until(|| gate.load(Ordering::SeqCst) == CLOSED);
         let others_panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         drop(one_fork);
         if let Err(panic) = own {
@@ -140,35 +145,30 @@ impl ThreadPool {
         assert!(!others_panicked, "a compute thread panicked");
     }
 
-    fn start(&self, work: &(impl Fn(usize) + Sync)) {
+    fn open(&self, work: &(impl Fn(usize) + Sync)) {
         let work: *const (dyn Fn(usize) + Sync + '_) = work;
-        // SAFETY: only the lifetime changes; `run` does not return before every worker is done with it.
+        // SAFETY: only the lifetime changes; `fork` does not return before the gate is closed and empty again.
         let work = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Work>(work) };
-        // SAFETY: `pending` is 0 here, so no worker reads `work` now.
+        // SAFETY: the gate is closed and empty, so no worker reads `work` now.
         unsafe { *self.shared.work.get() = Some(work) };
-        self.shared.pending.0.store(self.handles.len(), Ordering::Relaxed);
+        self.shared.gate.0.store(0, Ordering::SeqCst);
         self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
         self.shared.workers.wake_all();
     }
 
-    /// Calls `work` with contiguous ranges that cover `0..items`, one a thread; on the caller alone when there are fewer
-    /// than two `grain`s of items.
-    pub fn split(&self, items: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
-        let parts = self.threads().min(items / grain.max(1)).max(1);
-        if parts == 1 {
-            return work(0..items);
-        }
-        self.run(|thread| {
-            if thread < parts {
-                work(items * thread / parts..items * (thread + 1) / parts);
-            }
-        });
-    }
-
-    /// Calls `work(thread, item)` for every item of `0..items`; each thread takes the next one when it has finished its last.
+    /// Calls `work(thread, item)` once for every item of `0..items`; each thread takes the next when it has finished its
+    /// last. `thread` is below [`ThreadPool::threads`], and no two calls with the same one overlap. Must not be called
+    /// from within `work`.
+    ///
+    /// # Panics
+    /// When `work` panics on any thread.
     pub fn share(&self, items: usize, work: impl Fn(usize, usize) + Sync) {
-        let next = AtomicUsize::new(0);
-        self.run(|thread| {
+        if items <= 1 {
+            return (0..items).for_each(|item| work(0, item));
+        }
+        let next = Alone(AtomicUsize::new(0));
+        let next = &next.0;
+        self.fork(|thread| {
             loop {
                 let item = next.fetch_add(1, Ordering::Relaxed);
                 if item >= items {
@@ -177,6 +177,16 @@ impl ThreadPool {
                 work(thread, item);
             }
         });
+    }
+
+    /// Calls `work` with contiguous ranges of at least `grain` items that cover `0..items`, a few a thread; on the caller
+    /// alone when there are fewer than two `grain`s of items.
+    pub fn split(&self, items: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
+        let parts = (self.threads() * PARTS_A_THREAD).min(items / grain.max(1)).max(1);
+        if parts == 1 || self.threads() == 1 {
+            return work(0..items);
+        }
+        self.share(parts, |_, part| work(items * part / parts..items * (part + 1) / parts));
     }
 
     /// Calls `work(index, chunk)` for every `chunk_len` elements of `data`, split as by [`ThreadPool::split`] with
@@ -225,21 +235,30 @@ fn work_until_stopped(shared: &Shared, index: usize) {
     let mut seen = 0;
     loop {
         shared.workers.wait_until(|| shared.epoch.0.load(Ordering::SeqCst) != seen);
-        seen += 1;
+        seen = shared.epoch.0.load(Ordering::SeqCst);
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        // SAFETY: the epoch was seen bumped, so `work` was written before, and its target lives until `pending` falls to 0.
+        if !join(&shared.gate.0) {
+            continue;
+        }
+        // SAFETY: this thread is inside the gate, so `work` is the current fork's and its target lives until it leaves.
         let work = unsafe { (*shared.work.get()).map(|work| &*work) };
         if let Some(work) = work
             && catch_unwind(AssertUnwindSafe(|| work(index))).is_err()
         {
             shared.panicked.store(true, Ordering::Relaxed);
         }
-        if shared.pending.0.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if shared.gate.0.fetch_sub(1, Ordering::SeqCst) == CLOSED + 1 {
             shared.caller.wake_all();
         }
     }
+}
+
+/// Enters the gate unless it is closed.
+fn join(gate: &AtomicUsize) -> bool {
+    let enter = |inside: usize| (inside & CLOSED == 0).then_some(inside + 1);
+    gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter).is_ok()
 }
 
 #[cfg(test)]
@@ -268,7 +287,7 @@ mod tests {
         let pool = ThreadPool::new(3).unwrap();
         let count = AtomicUsize::new(0);
         for _ in 0..5 {
-            pool.run(|_| bump(&count));
+            pool.share(3, |_, _| bump(&count));
             std::thread::sleep(SPIN * 3);
         }
         assert_eq!(count.into_inner(), 15);
@@ -277,12 +296,17 @@ mod tests {
     #[test]
     fn a_panic_on_any_thread_reaches_the_caller_and_leaves_the_pool_usable() {
         let pool = ThreadPool::new(2).unwrap();
+        // Both threads are inside before either goes on, so that each gets its turn to panic.
         for bad in 0..2 {
-            let result = catch_unwind(AssertUnwindSafe(|| pool.run(|thread| assert_ne!(thread, bad))));
-            assert!(result.is_err());
+            let inside = std::sync::Barrier::new(2);
+            let work = |thread, _| {
+                inside.wait();
+                assert_ne!(thread, bad);
+            };
+            assert!(catch_unwind(AssertUnwindSafe(|| pool.share(2, work))).is_err());
         }
         let count = AtomicUsize::new(0);
-        pool.run(|_| bump(&count));
+        pool.share(2, |_, _| bump(&count));
         assert_eq!(count.into_inner(), 2);
     }
 
