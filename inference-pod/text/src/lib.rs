@@ -1,1 +1,35 @@
-//! Tokenizer, chat template and streaming detokenizer.
+//! Text in, tokens out, and back: everything between a request's words and a model's token ids.
+//!
+//! - [`Tokenizer`]: byte-pair or SentencePiece encoding from a GGUF file's own metadata.
+//! - [`ChatTemplate`]: a conversation rendered by the model's own template, within a budget.
+//! - [`StreamDecoder`]: token ids to text as they arrive, never cutting a character.
+//! - [`StopMatcher`]: stop strings in that text, wherever its pieces are cut.
+//!
+//! **Control tokens and clients.** The text of a control token (`<|im_end|>`) in a template means
+//! the token; the same text in a message is only text, or a client could end its own turn and speak
+//! as the system. [`Tokenizer::encode_chat`] therefore plants a guard character, one that occurs
+//! nowhere else in the conversation, inside every such text before rendering and takes it out again
+//! between splitting off control tokens and encoding what is left. Templates still see, trim and
+//! split contents as they are otherwise.
+//!
+//! Nothing here reads a clock, a file or the environment.
+
+mod bpe;
+mod chat;
+mod guard;
+mod load;
+mod pretokenize;
+mod special;
+mod spm;
+mod stop;
+mod stream;
+mod template;
+mod tokenizer;
+mod vocab;
+
+pub use chat::{ChatRequest, Content, Json, Message};
+pub use load::TokenizerError;
+pub use stop::{StopMatcher, Stopped};
+pub use stream::StreamDecoder;
+pub use template::{CHATML, ChatTemplate, TemplateError};
+pub use tokenizer::{SpecialTokens, Tokenizer, UnknownToken};
