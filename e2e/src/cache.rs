@@ -14,11 +14,17 @@ pub struct Cache {
 impl Cache {
     /// The cache the environment names. Fails when neither `PAGODA_CACHE_DIR` nor `HOME` is set.
     pub fn from_env() -> Result<Self> {
-        let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let set = |name| {
+            env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         let root = set("PAGODA_CACHE_DIR")
             .or_else(|| set("HOME").map(|home| home.join(".cache/pagoda")))
             .context("neither PAGODA_CACHE_DIR nor HOME is set: set PAGODA_CACHE_DIR to a folder with 10 GB free")?;
-        Ok(Self { root: std::path::absolute(root)? })
+        Ok(Self {
+            root: std::path::absolute(root)?,
+        })
     }
 
     /// A cache at `root`, for tests.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::Cluster;
-use crate::images::{LoadedImages, PRODUCT_IMAGES, LoadedImage};
+use crate::images::{LoadedImage, LoadedImages, PRODUCT_IMAGES};
 use crate::kubectl::Kubectl;
 use crate::process::{find_program, run};
 use crate::progress::Progress;
@@ -27,15 +27,28 @@ pub struct Target {
 impl Target {
     /// The local cluster.
     pub fn local(cluster: &Cluster) -> Self {
-        let arguments = ["--kubeconfig".to_owned(), cluster.paths().kubeconfig().display().to_string()];
-        Self { helm: cluster.paths().program("helm"), arguments, kubectl: cluster.kubectl() }
+        let arguments = [
+            "--kubeconfig".to_owned(),
+            cluster.paths().kubeconfig().display().to_string(),
+        ];
+        Self {
+            helm: cluster.paths().program("helm"),
+            arguments,
+            kubectl: cluster.kubectl(),
+        }
     }
 
     /// The user's context `name`, with the user's own helm and kubectl, or helm from `bin` when there is none.
     pub fn context(name: &str, bin: &Path) -> Result<Self> {
         let own = || Some(bin.join("helm")).filter(|file| file.exists());
-        let helm = find_program("helm").or_else(own).context("helm is missing: install it from https://helm.sh")?;
-        Ok(Self { helm, arguments: ["--kube-context".to_owned(), name.to_owned()], kubectl: Kubectl::with_context(name) })
+        let helm = find_program("helm")
+            .or_else(own)
+            .context("helm is missing: install it from https://helm.sh")?;
+        Ok(Self {
+            helm,
+            arguments: ["--kube-context".to_owned(), name.to_owned()],
+            kubectl: Kubectl::with_context(name),
+        })
     }
 
     fn helm(&self, arguments: &[&str]) -> Command {
@@ -51,19 +64,38 @@ impl Target {
 
 /// The images a user's cluster pulls: `REGISTRY/operator:TAG` and so on.
 pub fn pullable_images(registry: &str, tag: &str) -> LoadedImages {
-    let image = |name: &str| LoadedImage { repository: format!("{}/{name}", registry.trim_end_matches('/')), tag: tag.to_owned() };
-    PRODUCT_IMAGES.iter().map(|product| (product.name.to_owned(), image(product.name))).collect()
+    let image = |name: &str| LoadedImage {
+        repository: format!("{}/{name}", registry.trim_end_matches('/')),
+        tag: tag.to_owned(),
+    };
+    PRODUCT_IMAGES
+        .iter()
+        .map(|product| (product.name.to_owned(), image(product.name)))
+        .collect()
 }
 
 /// `helm upgrade --install` of `pagoda-crds` and `pagoda` from `charts`, waiting until their pods are ready. `settings`
 /// are further `KEY=VALUE` for the `pagoda` chart. On failure the error shows the pods, their events and their logs.
-pub fn install(target: &Target, charts: &Path, images: &LoadedImages, settings: &[String], progress: &Progress) -> Result<()> {
+pub fn install(
+    target: &Target,
+    charts: &Path,
+    images: &LoadedImages,
+    settings: &[String],
+    progress: &Progress,
+) -> Result<()> {
     for chart in ["pagoda-crds", "pagoda"] {
         let folder = charts.join(chart);
         if !folder.join("Chart.yaml").exists() {
-            bail!("there is no chart in {}: run this in the repository or name its charts with --charts", folder.display());
+            bail!(
+                "there is no chart in {}: run this in the repository or name its charts with --charts",
+                folder.display()
+            );
         }
-        let values = if chart == "pagoda" { values(images, settings) } else { Vec::new() };
+        let values = if chart == "pagoda" {
+            values(images, settings)
+        } else {
+            Vec::new()
+        };
         progress.step(format!("helm upgrade --install {chart}"));
         upgrade(target, chart, &folder, &values)?;
     }
@@ -75,7 +107,16 @@ pub fn install(target: &Target, charts: &Path, images: &LoadedImages, settings: 
 pub fn uninstall(target: &Target, progress: &Progress) -> Result<()> {
     for chart in ["pagoda", "pagoda-crds"] {
         progress.step(format!("helm uninstall {chart}"));
-        let mut command = target.helm(&["uninstall", chart, "--namespace", SYSTEM_NAMESPACE, "--ignore-not-found", "--wait", "--timeout", TIMEOUT]);
+        let mut command = target.helm(&[
+            "uninstall",
+            chart,
+            "--namespace",
+            SYSTEM_NAMESPACE,
+            "--ignore-not-found",
+            "--wait",
+            "--timeout",
+            TIMEOUT,
+        ]);
         run(command.stdin(Stdio::null()))?;
     }
     Ok(())
@@ -85,27 +126,61 @@ pub fn uninstall(target: &Target, progress: &Progress) -> Result<()> {
 /// host reaches that address when the cluster is a local one. Fails, saying what to run, when there is no gateway.
 pub fn gateway_url(kubectl: &Kubectl) -> Result<String> {
     let query = "jsonpath={.spec.clusterIP}:{.spec.ports[?(@.name==\"http\")].port}";
-    let arguments = ["get", "service", "pagoda-gateway", "--namespace", SYSTEM_NAMESPACE, "--output", query];
-    let missing = "the gateway is not there: run `pagoda-e2e cluster up`, then `pagoda-e2e install-charts`";
-    Ok(format!("http://{}", kubectl.run(&arguments).context(missing)?))
+    let arguments = [
+        "get",
+        "service",
+        "pagoda-gateway",
+        "--namespace",
+        SYSTEM_NAMESPACE,
+        "--output",
+        query,
+    ];
+    let missing =
+        "the gateway is not there: run `pagoda-e2e cluster up`, then `pagoda-e2e install-charts`";
+    Ok(format!(
+        "http://{}",
+        kubectl.run(&arguments).context(missing)?
+    ))
 }
 
 fn values(images: &LoadedImages, settings: &[String]) -> Vec<String> {
     let of_image = |(name, image): (&String, &LoadedImage)| {
-        [("repository", &image.repository), ("tag", &image.tag)].map(|(key, value)| format!("--set-string={name}.image.{key}={value}"))
+        [("repository", &image.repository), ("tag", &image.tag)]
+            .map(|(key, value)| format!("--set-string={name}.image.{key}={value}"))
     };
-    images.iter().flat_map(of_image).chain(settings.iter().map(|setting| format!("--set={setting}"))).collect()
+    images
+        .iter()
+        .flat_map(of_image)
+        .chain(settings.iter().map(|setting| format!("--set={setting}")))
+        .collect()
 }
 
 fn upgrade(target: &Target, chart: &str, folder: &Path, values: &[String]) -> Result<()> {
     let mut command = target.helm(&["upgrade", "--install", chart]);
-    command.arg(folder).args(["--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", TIMEOUT]).args(values);
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", target.helm.display()))?;
+    command
+        .arg(folder)
+        .args([
+            "--namespace",
+            SYSTEM_NAMESPACE,
+            "--create-namespace",
+            "--wait",
+            "--timeout",
+            TIMEOUT,
+        ])
+        .args(values);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {}", target.helm.display()))?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    bail!("helm could not install {chart}: {}\n{}", said.trim(), target.kubectl.dump(SYSTEM_NAMESPACE))
+    bail!(
+        "helm could not install {chart}: {}\n{}",
+        said.trim(),
+        target.kubectl.dump(SYSTEM_NAMESPACE)
+    )
 }
 
 #[cfg(test)]
@@ -114,8 +189,13 @@ mod tests {
 
     #[test]
     fn the_chart_is_told_repository_and_tag_of_every_image() {
-        let words = values(&pullable_images("registry.example/pagoda/", "1.0"), &["gateway.replicas=2".to_owned()]);
-        assert!(words.contains(&"--set-string=engine.image.repository=registry.example/pagoda/engine".to_owned()));
+        let words = values(
+            &pullable_images("registry.example/pagoda/", "1.0"),
+            &["gateway.replicas=2".to_owned()],
+        );
+        assert!(words.contains(
+            &"--set-string=engine.image.repository=registry.example/pagoda/engine".to_owned()
+        ));
         assert!(words.contains(&"--set-string=operator.image.tag=1.0".to_owned()));
         assert_eq!(words.len(), 7);
         assert_eq!(words[6], "--set=gateway.replicas=2");

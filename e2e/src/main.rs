@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use pagoda_e2e::cache::Cache;
 use pagoda_e2e::charts::{self, Target};
 use pagoda_e2e::cluster::{Cluster, DEFAULT_NAME, NODE_NAME};
+use pagoda_e2e::demo::{self, DemoArgs};
 use pagoda_e2e::images::{self, ImageName};
 use pagoda_e2e::progress::Progress;
 
@@ -30,6 +31,8 @@ enum Command {
     /// Install or upgrade the charts pagoda-crds and pagoda in pagoda-system.
     #[command(visible_alias = "charts")]
     InstallCharts(InstallCharts),
+    /// From nothing to a streamed answer, with every wait shown.
+    Demo(DemoArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -66,7 +69,11 @@ enum ImagesCommand {
         #[arg(long, value_name = "FILE")]
         model: Option<PathBuf>,
         /// The name of that image.
-        #[arg(long, value_name = "REPOSITORY:TAG", default_value = "pagoda/test-model:dev")]
+        #[arg(
+            long,
+            value_name = "REPOSITORY:TAG",
+            default_value = "pagoda/test-model:dev"
+        )]
         model_image: String,
     },
     /// Load an image that carries a model file at /model.gguf; print the source that names it.
@@ -74,7 +81,11 @@ enum ImagesCommand {
         /// The model file.
         file: PathBuf,
         /// The image's name.
-        #[arg(long, value_name = "REPOSITORY:TAG", default_value = "pagoda/test-model:dev")]
+        #[arg(
+            long,
+            value_name = "REPOSITORY:TAG",
+            default_value = "pagoda/test-model:dev"
+        )]
         image: String,
         #[command(flatten)]
         local: Local,
@@ -121,7 +132,12 @@ struct Local {
 #[derive(Debug, Args)]
 struct Workspace {
     /// The clone whose sources and charts are used.
-    #[arg(long, value_name = "FOLDER", default_value = ".", env = "PAGODA_REPOSITORY")]
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = ".",
+        env = "PAGODA_REPOSITORY"
+    )]
     repository: PathBuf,
 }
 
@@ -137,6 +153,7 @@ fn main() -> ExitCode {
         Command::Cluster(command) => cluster(&command, &progress),
         Command::Images(command) => images(command, &progress),
         Command::InstallCharts(command) => install_charts(&command, &progress),
+        Command::Demo(arguments) => demo::run(arguments).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -150,7 +167,9 @@ fn cluster(command: &ClusterCommand, progress: &Progress) -> Result<ExitCode> {
         ClusterCommand::Down(local) => local.cluster()?.down(progress)?,
         ClusterCommand::Status(local) => return status(&local.cluster()?),
         ClusterCommand::Env(local) => print!("{}", local.cluster()?.environment()),
-        ClusterCommand::FakeGpus { count, local } => local.cluster()?.kubectl().claim_gpus(NODE_NAME, *count)?,
+        ClusterCommand::FakeGpus { count, local } => {
+            local.cluster()?.kubectl().claim_gpus(NODE_NAME, *count)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -163,33 +182,73 @@ fn status(cluster: &Cluster) -> Result<ExitCode> {
     }
     println!("{:20} {:>8} {:>9}  LOG", "COMPONENT", "PID", "RSS MiB");
     for component in &components {
-        let pid = component.pid.map_or_else(|| "ended".to_owned(), |pid| pid.to_string());
+        let pid = component
+            .pid
+            .map_or_else(|| "ended".to_owned(), |pid| pid.to_string());
         let log = cluster.paths().log(&component.name);
-        println!("{:20} {pid:>8} {:>9}  {}", component.name, component.resident_bytes >> 20, log.display());
+        println!(
+            "{:20} {pid:>8} {:>9}  {}",
+            component.name,
+            component.resident_bytes >> 20,
+            log.display()
+        );
     }
     let all_run = components.iter().all(|component| component.pid.is_some());
-    Ok(if all_run { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_run {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn images(command: ImagesCommand, progress: &Progress) -> Result<ExitCode> {
     match command {
-        ImagesCommand::BuildLoad { context: Some(context), .. } => bail!(
+        ImagesCommand::BuildLoad {
+            context: Some(context),
+            ..
+        } => bail!(
             "images cannot be loaded into the nodes of {context}: write them with `pagoda-e2e images archive FOLDER`, then `kind load \
              image-archive`, or `docker load` and push them to a registry that the nodes reach"
         ),
-        ImagesCommand::BuildLoad { local, workspace, model, model_image, .. } => {
+        ImagesCommand::BuildLoad {
+            local,
+            workspace,
+            model,
+            model_image,
+            ..
+        } => {
             let cluster = local.cluster()?;
             for (name, image) in images::load_product(&cluster, &workspace.repository, progress)? {
                 println!("{name} {}", image.reference());
             }
             if let Some(model) = model {
-                println!("{}", images::load_model(&cluster, &model, &ImageName::parse(&model_image)?, progress)?);
+                println!(
+                    "{}",
+                    images::load_model(
+                        &cluster,
+                        &model,
+                        &ImageName::parse(&model_image)?,
+                        progress
+                    )?
+                );
             }
         }
         ImagesCommand::LoadModel { file, image, local } => {
-            println!("{}", images::load_model(&local.cluster()?, &file, &ImageName::parse(&image)?, progress)?);
+            println!(
+                "{}",
+                images::load_model(
+                    &local.cluster()?,
+                    &file,
+                    &ImageName::parse(&image)?,
+                    progress
+                )?
+            );
         }
-        ImagesCommand::Archive { folder, tag, workspace } => {
+        ImagesCommand::Archive {
+            folder,
+            tag,
+            workspace,
+        } => {
             for file in images::write_product(&workspace.repository, &folder, &tag, progress)? {
                 println!("{}", file.display());
             }
@@ -201,12 +260,19 @@ fn images(command: ImagesCommand, progress: &Progress) -> Result<ExitCode> {
 fn install_charts(command: &InstallCharts, progress: &Progress) -> Result<ExitCode> {
     let folder = command.workspace.repository.join("charts");
     let cache = Cache::from_env()?;
-    let (target, images) = match (&command.context, &command.image_registry, &command.image_tag) {
-        (Some(context), Some(registry), Some(tag)) => (Target::context(context, &cache.bin())?, charts::pullable_images(registry, tag)),
-        _ => {
-            let cluster = command.local.cluster()?;
-            (Target::local(&cluster), images::recorded(&cluster)?)
-        }
+    let named = (
+        &command.context,
+        &command.image_registry,
+        &command.image_tag,
+    );
+    let (target, images) = if let (Some(context), Some(registry), Some(tag)) = named {
+        (
+            Target::context(context, &cache.bin())?,
+            charts::pullable_images(registry, tag),
+        )
+    } else {
+        let cluster = command.local.cluster()?;
+        (Target::local(&cluster), images::recorded(&cluster)?)
     };
     charts::install(&target, &folder, &images, &command.settings, progress)?;
     Ok(ExitCode::SUCCESS)

@@ -27,7 +27,10 @@ impl ProcessIdentity {
     /// The process that has `pid` now; `None` when there is none, or only a zombie that nobody has collected.
     pub fn observe(pid: i32) -> Option<Self> {
         let stat = parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
-        (!matches!(stat.state, 'Z' | 'X')).then_some(Self { pid, start_ticks: stat.start_ticks })
+        (!matches!(stat.state, 'Z' | 'X')).then_some(Self {
+            pid,
+            start_ticks: stat.start_ticks,
+        })
     }
 
     /// Whether this very process still runs.
@@ -38,8 +41,12 @@ impl ProcessIdentity {
     /// Sends `signal` to this process and to no other, even when the pid is recycled in between: the pidfd is taken
     /// first and the identity checked after. A process that is gone is no error.
     pub fn signal(self, signal: Signal) -> Result<()> {
-        let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
-        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
+        let Some(pid) = Pid::from_raw(self.pid) else {
+            return Ok(());
+        };
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
+            return Ok(());
+        };
         if !self.is_alive() {
             return Ok(());
         }
@@ -52,7 +59,14 @@ impl ProcessIdentity {
     /// Resident memory in bytes; 0 for a process that is gone.
     pub fn resident_bytes(self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse::<u64>().ok());
+        let kib = status.lines().find_map(|line| {
+            line.strip_prefix("VmRSS:")?
+                .trim()
+                .split(' ')
+                .next()?
+                .parse::<u64>()
+                .ok()
+        });
         kib.unwrap_or(0) * 1024
     }
 }
@@ -73,7 +87,10 @@ fn parse_stat(text: &str) -> Option<Stat> {
 
 /// Ends all of `processes`: SIGTERM, up to `grace` for them to go, then SIGKILL. Fails when one outlives that by 5 s.
 pub fn terminate(processes: &[ProcessIdentity], grace: Duration) -> Result<()> {
-    for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, Duration::from_secs(5))] {
+    for (signal, patience) in [
+        (Signal::TERM, grace),
+        (Signal::KILL, Duration::from_secs(5)),
+    ] {
         for process in processes {
             process.signal(signal)?;
         }
@@ -81,8 +98,14 @@ pub fn terminate(processes: &[ProcessIdentity], grace: Duration) -> Result<()> {
             return Ok(());
         }
     }
-    let left: Vec<i32> = processes.iter().filter(|process| process.is_alive()).map(|process| process.pid).collect();
-    bail!("processes {left:?} did not end 5 s after SIGKILL: look at them with `ps -o pid,stat,wchan,args -p PID`")
+    let left: Vec<i32> = processes
+        .iter()
+        .filter(|process| process.is_alive())
+        .map(|process| process.pid)
+        .collect();
+    bail!(
+        "processes {left:?} did not end 5 s after SIGKILL: look at them with `ps -o pid,stat,wchan,args -p PID`"
+    )
 }
 
 fn wait_gone(processes: &[ProcessIdentity], patience: Duration) -> bool {
@@ -100,16 +123,26 @@ fn wait_gone(processes: &[ProcessIdentity], patience: Duration) -> bool {
 
 /// Every live process in the network namespace that `netns` (a file such as `/run/netns/NAME`) holds.
 pub fn in_network_namespace(netns: &Path) -> Result<Vec<ProcessIdentity>> {
-    let Ok(wanted) = fs::metadata(netns) else { return Ok(Vec::new()) };
-    let same = |pid: &i32| {
-        fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|ns| (ns.ino(), ns.dev()) == (wanted.ino(), wanted.dev()))
+    let Ok(wanted) = fs::metadata(netns) else {
+        return Ok(Vec::new());
     };
-    Ok(all_pids()?.into_iter().filter(same).filter_map(ProcessIdentity::observe).collect())
+    let same = |pid: &i32| {
+        fs::metadata(format!("/proc/{pid}/ns/net"))
+            .is_ok_and(|ns| (ns.ino(), ns.dev()) == (wanted.ino(), wanted.dev()))
+    };
+    Ok(all_pids()?
+        .into_iter()
+        .filter(same)
+        .filter_map(ProcessIdentity::observe)
+        .collect())
 }
 
 fn all_pids() -> Result<Vec<i32>> {
     let entries = fs::read_dir("/proc").context("cannot list /proc")?;
-    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect())
 }
 
 /// Runs `command` to its end and returns its standard output. A failure names the command and quotes its error output.
@@ -119,31 +152,56 @@ pub fn run(command: &mut Command) -> Result<String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    bail!("`{}` failed ({}): {}", command_line(command), output.status, said.trim())
+    bail!(
+        "`{}` failed ({}): {}",
+        command_line(command),
+        output.status,
+        said.trim()
+    )
 }
 
 /// Like [`run`], but a non-zero exit is the caller's to judge.
 pub fn run_for_output(command: &mut Command) -> Result<Output> {
-    command.output().with_context(|| format!("cannot start `{}`", command_line(command)))
+    command
+        .output()
+        .with_context(|| format!("cannot start `{}`", command_line(command)))
 }
 
 /// The command as one would type it, without quoting.
 pub fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Starts `arguments` (program first) in a session of its own, so that it outlives this program and its terminal, with
 /// exactly the environment `environment`, appending its output to `log`. It is no child of ours: whoever reaps orphans
 /// reaps it, and a long-lived caller keeps no zombies.
-pub fn spawn_detached(arguments: &[OsString], environment: &[(&str, String)], log: &Path) -> Result<ProcessIdentity> {
+pub fn spawn_detached(
+    arguments: &[OsString],
+    environment: &[(&str, String)],
+    log: &Path,
+) -> Result<ProcessIdentity> {
     let script = r#"log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 & echo $!"#;
     let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).arg(log).args(arguments).current_dir("/").env_clear();
+    command
+        .args(["-c", script, "sh"])
+        .arg(log)
+        .args(arguments)
+        .current_dir("/")
+        .env_clear();
     command.envs(environment.iter().map(|(name, value)| (*name, value)));
-    let pid = run(&mut command)?.trim().parse().context("the shell did not say which process it started")?;
+    let pid = run(&mut command)?
+        .trim()
+        .parse()
+        .context("the shell did not say which process it started")?;
     ProcessIdentity::observe(pid).with_context(|| {
-        let program = arguments.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+        let program = arguments
+            .first()
+            .map(|word| word.to_string_lossy().into_owned())
+            .unwrap_or_default();
         format!("{program} ended at once: see {}", log.display())
     })
 }
@@ -152,7 +210,10 @@ pub fn spawn_detached(arguments: &[OsString], environment: &[(&str, String)], lo
 pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let administration = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
-    std::env::split_paths(&path).chain(administration).map(|folder| folder.join(name)).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .chain(administration)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
 }
 
 #[cfg(test)]
@@ -176,7 +237,10 @@ mod tests {
     fn a_recycled_pid_is_not_the_process_and_is_never_signalled() {
         let me = ProcessIdentity::observe(std::process::id().cast_signed()).unwrap();
         assert!(me.is_alive());
-        let earlier = ProcessIdentity { start_ticks: me.start_ticks - 1, ..me };
+        let earlier = ProcessIdentity {
+            start_ticks: me.start_ticks - 1,
+            ..me
+        };
         assert!(!earlier.is_alive());
         // Were it signalled, this test would not live to return.
         earlier.signal(Signal::KILL).unwrap();
@@ -184,7 +248,10 @@ mod tests {
 
     #[test]
     fn terminate_kills_a_process_that_ignores_sigterm() {
-        let mut child = Command::new("sh").args(["-c", "trap '' TERM; while :; do sleep 0.05; done"]).spawn().unwrap();
+        let mut child = Command::new("sh")
+            .args(["-c", "trap '' TERM; while :; do sleep 0.05; done"])
+            .spawn()
+            .unwrap();
         let identity = ProcessIdentity::observe(child.id().cast_signed()).unwrap();
         terminate(&[identity], Duration::from_millis(200)).unwrap();
         assert!(!identity.is_alive());
@@ -193,7 +260,12 @@ mod tests {
 
     #[test]
     fn a_failed_command_is_named_and_its_error_output_quoted() {
-        let error = run(Command::new("sh").args(["-c", "echo no such thing >&2; exit 3"])).unwrap_err().to_string();
-        assert!(error.contains("sh -c") && error.contains("no such thing"), "{error}");
+        let error = run(Command::new("sh").args(["-c", "echo no such thing >&2; exit 3"]))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("sh -c") && error.contains("no such thing"),
+            "{error}"
+        );
     }
 }

@@ -13,7 +13,9 @@ pub struct Progress {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { began: Instant::now() }
+        Self {
+            began: Instant::now(),
+        }
     }
 }
 
@@ -35,7 +37,13 @@ impl Progress {
 
     /// Counts the lines of `output` (a compiler names each package it builds on one) until it ends, showing the count
     /// against `expected`. Returns the last `keep` lines, for an error message.
-    pub fn count_lines(&self, what: &str, expected: u64, output: impl BufRead, keep: usize) -> Vec<String> {
+    pub fn count_lines(
+        &self,
+        what: &str,
+        expected: u64,
+        output: impl BufRead,
+        keep: usize,
+    ) -> Vec<String> {
         let bar = live_bar(what, expected);
         let mut tail = std::collections::VecDeque::with_capacity(keep);
         let mut said = Instant::now();
@@ -62,8 +70,11 @@ fn live_bar(what: &str, expected: u64) -> ProgressBar {
         return hidden;
     }
     let template = "[{elapsed:>7}] {msg} {wide_bar} {pos}/{len}";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(expected).with_style(style).with_message(what.to_owned());
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(expected)
+        .with_style(style)
+        .with_message(what.to_owned());
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
 }

@@ -23,7 +23,10 @@ const SOURCES: [(&str, &str); 4] = [
     ("go.mod", include_str!("../../cluster/k8s/go.mod")),
     ("go.sum", include_str!("../../cluster/k8s/go.sum")),
     ("main.go", include_str!("../../cluster/k8s/main.go")),
-    ("pause/main.go", include_str!("../../cluster/k8s/pause/main.go")),
+    (
+        "pause/main.go",
+        include_str!("../../cluster/k8s/pause/main.go"),
+    ),
 ];
 
 /// Packages that a cold build compiles, for the progress bar only.
@@ -32,8 +35,15 @@ const HELM_PACKAGES: u64 = 1100;
 
 /// Builds what is missing or out of date; returns what identifies this build of them all.
 pub(super) fn ensure(cache: &Cache, progress: &Progress) -> Result<String> {
-    let stamps = [("kubernetes", kubernetes_stamp()), ("helm", format!("helm {HELM_VERSION}"))];
-    let stale: Vec<&str> = stamps.iter().filter(|(name, stamp)| !is_current(cache, name, stamp)).map(|(name, _)| *name).collect();
+    let stamps = [
+        ("kubernetes", kubernetes_stamp()),
+        ("helm", format!("helm {HELM_VERSION}")),
+    ];
+    let stale: Vec<&str> = stamps
+        .iter()
+        .filter(|(name, stamp)| !is_current(cache, name, stamp))
+        .map(|(name, _)| *name)
+        .collect();
     if !stale.is_empty() {
         require_go()?;
         fs::create_dir_all(cache.bin()).context("cannot make the folder for programs")?;
@@ -54,7 +64,10 @@ fn kubernetes_stamp() -> String {
         digest.update(format!("{name} {}\n", text.len()));
         digest.update(text);
     }
-    format!("kubernetes {KUBERNETES_VERSION} {}", crate::images::hex(&digest.finalize()[..8]))
+    format!(
+        "kubernetes {KUBERNETES_VERSION} {}",
+        crate::images::hex(&digest.finalize()[..8])
+    )
 }
 
 fn stamp_file(cache: &Cache, name: &str) -> PathBuf {
@@ -62,7 +75,8 @@ fn stamp_file(cache: &Cache, name: &str) -> PathBuf {
 }
 
 fn is_current(cache: &Cache, name: &str, stamp: &str) -> bool {
-    cache.bin().join(name).exists() && fs::read_to_string(stamp_file(cache, name)).is_ok_and(|found| found == stamp)
+    cache.bin().join(name).exists()
+        && fs::read_to_string(stamp_file(cache, name)).is_ok_and(|found| found == stamp)
 }
 
 fn require_go() -> Result<()> {
@@ -73,14 +87,21 @@ fn require_go() -> Result<()> {
     let version = run(Command::new("go").args(["env", "GOVERSION"]))?;
     match parse_go_version(&version) {
         Some(found) if found >= MINIMUM_GO => Ok(()),
-        _ => bail!("Go {} is too old to build Kubernetes {KUBERNETES_VERSION}: {advice}", version.trim()),
+        _ => bail!(
+            "Go {} is too old to build Kubernetes {KUBERNETES_VERSION}: {advice}",
+            version.trim()
+        ),
     }
 }
 
 fn parse_go_version(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.trim().strip_prefix("go")?.split('.');
     let major = parts.next()?.parse().ok()?;
-    let digits: String = parts.next()?.chars().take_while(char::is_ascii_digit).collect();
+    let digits: String = parts
+        .next()?
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
     Some((major, digits.parse().ok()?))
 }
 
@@ -91,13 +112,26 @@ fn build_kubernetes(cache: &Cache, progress: &Progress) -> Result<()> {
         fs::create_dir_all(file.parent().context("a source file has a folder")?)?;
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    progress.step(format!("building Kubernetes {KUBERNETES_VERSION} from source (about 8 minutes on 2 cores, once)"));
+    progress.step(format!(
+        "building Kubernetes {KUBERNETES_VERSION} from source (about 8 minutes on 2 cores, once)"
+    ));
     let mut pause = go(&source, "build");
-    pause.args(["-ldflags", "-s -w", "-o"]).arg(cache.bin().join("pause")).arg("./pause");
+    pause
+        .args(["-ldflags", "-s -w", "-o"])
+        .arg(cache.bin().join("pause"))
+        .arg("./pause");
     go_build("building pause", 1, pause, progress)?;
     let mut kubernetes = go(&source, "build");
-    kubernetes.args(["-ldflags", &linker_flags(), "-o"]).arg(cache.bin().join("kubernetes")).arg(".");
-    go_build("building Kubernetes", KUBERNETES_PACKAGES, kubernetes, progress)?;
+    kubernetes
+        .args(["-ldflags", &linker_flags(), "-o"])
+        .arg(cache.bin().join("kubernetes"))
+        .arg(".");
+    go_build(
+        "building Kubernetes",
+        KUBERNETES_PACKAGES,
+        kubernetes,
+        progress,
+    )?;
     link_kubectl(&cache.bin())
 }
 
@@ -111,26 +145,55 @@ fn link_kubectl(bin: &Path) -> Result<()> {
 }
 
 fn build_helm(cache: &Cache, progress: &Progress) -> Result<()> {
-    progress.step(format!("building helm {HELM_VERSION} from source (about 3 minutes on 2 cores, once)"));
+    progress.step(format!(
+        "building helm {HELM_VERSION} from source (about 3 minutes on 2 cores, once)"
+    ));
     let mut command = go(cache.root(), "install");
-    command.env("GOBIN", cache.bin()).args(["-ldflags", "-s -w"]).arg(format!("helm.sh/helm/v3/cmd/helm@{HELM_VERSION}"));
+    command
+        .env("GOBIN", cache.bin())
+        .args(["-ldflags", "-s -w"])
+        .arg(format!("helm.sh/helm/v3/cmd/helm@{HELM_VERSION}"));
     go_build("building helm", HELM_PACKAGES, command, progress)
 }
 
 /// `go VERB`, at low priority and free of settings that would make it need more than the module proxy.
 fn go(folder: &Path, verb: &str) -> Command {
     let mut command = Command::new("nice");
-    command.args(["-n", "10", "go", verb, "-v", "-trimpath", "-buildvcs=false"]).current_dir(folder);
-    command.env("CGO_ENABLED", "0").env("GOFLAGS", "").env("GOWORK", "off").env_remove("GOOS").env_remove("GOARCH");
+    command
+        .args(["-n", "10", "go", verb, "-v", "-trimpath", "-buildvcs=false"])
+        .current_dir(folder);
+    command
+        .env("CGO_ENABLED", "0")
+        .env("GOFLAGS", "")
+        .env("GOWORK", "off")
+        .env_remove("GOOS")
+        .env_remove("GOARCH");
     command
 }
 
-fn go_build(what: &str, expected_packages: u64, mut command: Command, progress: &Progress) -> Result<()> {
-    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("cannot start `nice -n 10 go`")?;
-    let output = BufReader::new(child.stderr.take().context("the compiler's output is piped")?);
+fn go_build(
+    what: &str,
+    expected_packages: u64,
+    mut command: Command,
+    progress: &Progress,
+) -> Result<()> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start `nice -n 10 go`")?;
+    let output = BufReader::new(
+        child
+            .stderr
+            .take()
+            .context("the compiler's output is piped")?,
+    );
     let tail = progress.count_lines(what, expected_packages, output, 12);
     if !child.wait()?.success() {
-        bail!("{what} failed; the compiler's last words:\n{}", tail.join("\n"));
+        bail!(
+            "{what} failed; the compiler's last words:\n{}",
+            tail.join("\n")
+        );
     }
     Ok(())
 }
@@ -138,11 +201,20 @@ fn go_build(what: &str, expected_packages: u64, mut command: Command, progress: 
 /// The version that a plain `go build` would leave as `v0.0.0-master`.
 fn linker_flags() -> String {
     let mut numbers = KUBERNETES_VERSION.trim_start_matches('v').split('.');
-    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let (major, minor) = (
+        numbers.next().unwrap_or_default(),
+        numbers.next().unwrap_or_default(),
+    );
     let set = |package: &str| {
-        format!(" -X {package}.gitVersion={KUBERNETES_VERSION} -X {package}.gitMajor={major} -X {package}.gitMinor={minor} -X {package}.gitTreeState=clean")
+        format!(
+            " -X {package}.gitVersion={KUBERNETES_VERSION} -X {package}.gitMajor={major} -X {package}.gitMinor={minor} -X {package}.gitTreeState=clean"
+        )
     };
-    format!("-s -w{}{}", set("k8s.io/component-base/version"), set("k8s.io/client-go/pkg/version"))
+    format!(
+        "-s -w{}{}",
+        set("k8s.io/component-base/version"),
+        set("k8s.io/client-go/pkg/version")
+    )
 }
 
 #[cfg(test)]
@@ -158,9 +230,17 @@ mod tests {
 
     #[test]
     fn the_module_requires_the_release_it_is_labelled_with() {
-        assert!(SOURCES[0].1.contains(&format!("k8s.io/kubernetes {KUBERNETES_VERSION}")));
+        assert!(
+            SOURCES[0]
+                .1
+                .contains(&format!("k8s.io/kubernetes {KUBERNETES_VERSION}"))
+        );
         let staging = KUBERNETES_VERSION.replacen("v1.", "v0.", 1);
-        assert!(SOURCES[0].1.contains(&format!("k8s.io/api => k8s.io/api {staging}")));
+        assert!(
+            SOURCES[0]
+                .1
+                .contains(&format!("k8s.io/api => k8s.io/api {staging}"))
+        );
     }
 
     #[test]

@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
 };
 
 use super::NODE_NAME;
@@ -50,58 +51,118 @@ pub(super) fn write_all(folder: &Path) -> Result<PathBuf> {
     write(folder, "front-proxy-ca.crt", &front_proxy.certificate)?;
     cluster.write_signed(folder, "apiserver", &api_server())?;
     cluster.write_signed(folder, "kubelet-server", &kubelet_server())?;
-    cluster.write_signed(folder, "apiserver-kubelet-client", &client("kube-apiserver-kubelet-client", Some("system:masters")))?;
-    front_proxy.write_signed(folder, "front-proxy-client", &client("front-proxy-client", None))?;
+    cluster.write_signed(
+        folder,
+        "apiserver-kubelet-client",
+        &client("kube-apiserver-kubelet-client", Some("system:masters")),
+    )?;
+    front_proxy.write_signed(
+        folder,
+        "front-proxy-client",
+        &client("front-proxy-client", None),
+    )?;
     let service_accounts = KeyPair::generate()?;
-    write(folder, "service-accounts.key", &service_accounts.serialize_pem())?;
-    write(folder, "service-accounts.pub", &service_accounts.public_key_pem())?;
+    write(
+        folder,
+        "service-accounts.key",
+        &service_accounts.serialize_pem(),
+    )?;
+    write(
+        folder,
+        "service-accounts.pub",
+        &service_accounts.public_key_pem(),
+    )?;
     for (name, user, group) in CLIENTS {
         let (certificate, key) = cluster.sign(&client(user, group))?;
-        write(folder, &format!("{name}.kubeconfig"), &kubeconfig(&cluster.certificate, &certificate, &key))?;
+        write(
+            folder,
+            &format!("{name}.kubeconfig"),
+            &kubeconfig(&cluster.certificate, &certificate, &key),
+        )?;
     }
     Ok(folder.join("admin.kubeconfig"))
 }
 
 fn client(user: &str, group: Option<&'static str>) -> Subject {
-    Subject { common_name: user.to_owned(), organization: group, alternative_names: Vec::new() }
+    Subject {
+        common_name: user.to_owned(),
+        organization: group,
+        alternative_names: Vec::new(),
+    }
 }
 
 fn api_server() -> Subject {
-    let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"];
-    let addresses = ["127.0.0.1".to_owned(), NODE_ADDRESS.to_string(), API_SERVICE_ADDRESS.to_string()];
-    let alternative_names = names.into_iter().map(str::to_owned).chain(addresses).collect();
-    Subject { common_name: "kube-apiserver".to_owned(), organization: None, alternative_names }
+    let names = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+    ];
+    let addresses = [
+        "127.0.0.1".to_owned(),
+        NODE_ADDRESS.to_string(),
+        API_SERVICE_ADDRESS.to_string(),
+    ];
+    let alternative_names = names
+        .into_iter()
+        .map(str::to_owned)
+        .chain(addresses)
+        .collect();
+    Subject {
+        common_name: "kube-apiserver".to_owned(),
+        organization: None,
+        alternative_names,
+    }
 }
 
 fn kubelet_server() -> Subject {
     let alternative_names = vec![NODE_NAME.to_owned(), NODE_ADDRESS.to_string()];
-    Subject { common_name: format!("system:node:{NODE_NAME}"), organization: Some("system:nodes"), alternative_names }
+    Subject {
+        common_name: format!("system:node:{NODE_NAME}"),
+        organization: Some("system:nodes"),
+        alternative_names,
+    }
 }
 
 impl Authority {
     fn new(common_name: &str) -> Result<Self> {
         let mut params = parameters(common_name, Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+        ];
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?.pem();
-        Ok(Self { issuer: Issuer::new(params, key), certificate })
+        Ok(Self {
+            issuer: Issuer::new(params, key),
+            certificate,
+        })
     }
 
     /// Certificate and key in PEM.
     fn sign(&self, subject: &Subject) -> Result<(String, String)> {
         let mut params = parameters(&subject.common_name, subject.alternative_names.clone())?;
         if let Some(organization) = subject.organization {
-            params.distinguished_name.push(DnType::OrganizationName, organization);
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, organization);
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         if !subject.alternative_names.is_empty() {
-            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+            params
+                .extended_key_usages
+                .push(ExtendedKeyUsagePurpose::ServerAuth);
         }
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate()?;
-        Ok((params.signed_by(&key, &self.issuer)?.pem(), key.serialize_pem()))
+        Ok((
+            params.signed_by(&key, &self.issuer)?.pem(),
+            key.serialize_pem(),
+        ))
     }
 
     fn write_signed(&self, folder: &Path, name: &str, subject: &Subject) -> Result<()> {
@@ -115,14 +176,17 @@ impl Authority {
 fn parameters(common_name: &str, alternative_names: Vec<String>) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(alternative_names)?;
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
     params.not_before = date_time_ymd(2020, 1, 1);
     params.not_after = date_time_ymd(2099, 1, 1);
     Ok(params)
 }
 
 fn kubeconfig(authority: &str, certificate: &str, key: &str) -> String {
-    let [authority, certificate, key] = [authority, certificate, key].map(|pem| BASE64_STANDARD.encode(pem));
+    let [authority, certificate, key] =
+        [authority, certificate, key].map(|pem| BASE64_STANDARD.encode(pem));
     format!(
         "apiVersion: v1
 kind: Config
@@ -144,7 +208,10 @@ current-context: pagoda-local
 fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     let file = folder.join(name);
     fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?)
+    Ok(fs::set_permissions(
+        &file,
+        fs::Permissions::from_mode(0o600),
+    )?)
 }
 
 #[cfg(test)]
@@ -153,7 +220,11 @@ mod tests {
 
     #[test]
     fn the_kubelet_is_the_node_that_the_cluster_has() {
-        let user = CLIENTS.iter().find(|(name, ..)| *name == "kubelet").unwrap().1;
+        let user = CLIENTS
+            .iter()
+            .find(|(name, ..)| *name == "kubelet")
+            .unwrap()
+            .1;
         assert_eq!(user, format!("system:node:{NODE_NAME}"));
     }
 
@@ -161,9 +232,17 @@ mod tests {
     fn writes_every_file_readable_by_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let admin = write_all(folder.path()).unwrap();
-        let parsed: serde_json::Value = serde_yaml_ng::from_str(&fs::read_to_string(admin).unwrap()).unwrap();
-        let certificate = parsed["users"][0]["user"]["client-certificate-data"].as_str().unwrap();
-        assert!(BASE64_STANDARD.decode(certificate).unwrap().starts_with(b"-----BEGIN CERTIFICATE-----"));
+        let parsed: serde_json::Value =
+            serde_yaml_ng::from_str(&fs::read_to_string(admin).unwrap()).unwrap();
+        let certificate = parsed["users"][0]["user"]["client-certificate-data"]
+            .as_str()
+            .unwrap();
+        assert!(
+            BASE64_STANDARD
+                .decode(certificate)
+                .unwrap()
+                .starts_with(b"-----BEGIN CERTIFICATE-----")
+        );
         for entry in fs::read_dir(folder.path()).unwrap() {
             let mode = entry.unwrap().metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o077, 0);

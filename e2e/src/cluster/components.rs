@@ -27,10 +27,21 @@ const ETCD: &str = "http://127.0.0.1:2379";
 const READY_ANSWER: &str = "Node True\nServiceAccount \n";
 const READY_QUERY: &str = "jsonpath={range .items[*]}{.kind} {.status.conditions[?(@.type==\"Ready\")].status}{.spec.taints[*].key}{\"\\n\"}{end}";
 /// The proxy settings that containerd may need to pull a user's images; nothing else talks to the outside.
-const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
+const PROXY_VARIABLES: [&str; 6] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
 
 /// Starts what does not run and waits until pods can be scheduled. Returns how many components it started.
-pub(super) fn start_missing(paths: &Paths, state: &mut State, progress: &Progress) -> Result<usize> {
+pub(super) fn start_missing(
+    paths: &Paths,
+    state: &mut State,
+    progress: &Progress,
+) -> Result<usize> {
     let mut started = 0;
     for name in ["containerd", "etcd", "apiserver"] {
         started += usize::from(start(paths, state, name, progress)?);
@@ -52,12 +63,21 @@ fn start(paths: &Paths, state: &mut State, name: &str, progress: &Progress) -> R
     if state.is_running(name) {
         return Ok(false);
     }
-    let again = if state.processes.contains_key(name) { " again: it had ended" } else { "" };
+    let again = if state.processes.contains_key(name) {
+        " again: it had ended"
+    } else {
+        ""
+    };
     progress.step(format!("starting {name}{again}"));
     let holder = state.holder.pid;
-    let mut arguments: Vec<OsString> = ["nsenter", &format!("--net={}", paths.netns_file().display()), &format!("--mount=/proc/{holder}/ns/mnt"), "--"]
-        .map(OsString::from)
-        .into();
+    let mut arguments: Vec<OsString> = [
+        "nsenter",
+        &format!("--net={}", paths.netns_file().display()),
+        &format!("--mount=/proc/{holder}/ns/mnt"),
+        "--",
+    ]
+    .map(OsString::from)
+    .into();
     arguments.extend(command(paths, name)?.into_iter().map(OsString::from));
     let process = spawn_detached(&arguments, &environment(name), &paths.log(name))?;
     state.processes.insert(name.to_owned(), process);
@@ -66,17 +86,28 @@ fn start(paths: &Paths, state: &mut State, name: &str, progress: &Progress) -> R
 }
 
 fn environment(name: &str) -> Vec<(&'static str, String)> {
-    let fixed = [("PATH", SYSTEM_PATH.to_owned()), ("HOME", "/root".to_owned())];
-    let proxies = PROXY_VARIABLES.iter().filter(|_| name == "containerd").filter_map(|variable| Some((*variable, std::env::var(variable).ok()?)));
+    let fixed = [
+        ("PATH", SYSTEM_PATH.to_owned()),
+        ("HOME", "/root".to_owned()),
+    ];
+    let proxies = PROXY_VARIABLES
+        .iter()
+        .filter(|_| name == "containerd")
+        .filter_map(|variable| Some((*variable, std::env::var(variable).ok()?)));
     fixed.into_iter().chain(proxies).collect()
 }
 
 /// Program and arguments of the component `name`.
 fn command(paths: &Paths, name: &str) -> Result<Vec<String>> {
     if name == "containerd" {
-        let program = find_program("containerd").context("containerd has gone: install it and run this again")?;
+        let program = find_program("containerd")
+            .context("containerd has gone: install it and run this again")?;
         let config = paths.config("containerd.toml");
-        return Ok(vec![program.display().to_string(), "--config".to_owned(), config.display().to_string()]);
+        return Ok(vec![
+            program.display().to_string(),
+            "--config".to_owned(),
+            config.display().to_string(),
+        ]);
     }
     let flags = match name {
         "etcd" => etcd(paths),
@@ -88,7 +119,10 @@ fn command(paths: &Paths, name: &str) -> Result<Vec<String>> {
         other => bail!("there is no component {other}"),
     };
     let program = paths.program("kubernetes").display().to_string();
-    Ok([program, name.to_owned()].into_iter().chain(flags).collect())
+    Ok([program, name.to_owned()]
+        .into_iter()
+        .chain(flags)
+        .collect())
 }
 
 fn etcd(paths: &Paths) -> Vec<String> {
@@ -145,7 +179,10 @@ fn controller_manager(paths: &Paths) -> Vec<String> {
     let file = |name: &str| paths.certificates().join(name).display().to_string();
     let mut flags = client_flags(&file("controller-manager.kubeconfig"));
     flags.extend([
-        format!("--service-account-private-key-file={}", file("service-accounts.key")),
+        format!(
+            "--service-account-private-key-file={}",
+            file("service-accounts.key")
+        ),
         format!("--root-ca-file={}", file("ca.crt")),
         format!("--cluster-signing-cert-file={}", file("ca.crt")),
         format!("--cluster-signing-key-file={}", file("ca.key")),
@@ -157,21 +194,39 @@ fn controller_manager(paths: &Paths) -> Vec<String> {
 }
 
 fn scheduler(paths: &Paths) -> Vec<String> {
-    client_flags(&paths.certificates().join("scheduler.kubeconfig").display().to_string())
+    client_flags(
+        &paths
+            .certificates()
+            .join("scheduler.kubeconfig")
+            .display()
+            .to_string(),
+    )
 }
 
 /// There is one of each, so no election; and the default request rates are those of a shared control plane.
 fn client_flags(kubeconfig: &str) -> Vec<String> {
-    let names = ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"];
+    let names = [
+        "kubeconfig",
+        "authentication-kubeconfig",
+        "authorization-kubeconfig",
+    ];
     let files = names.map(|flag| format!("--{flag}={kubeconfig}"));
-    let fixed = ["--bind-address=127.0.0.1", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400"];
+    let fixed = [
+        "--bind-address=127.0.0.1",
+        "--leader-elect=false",
+        "--kube-api-qps=200",
+        "--kube-api-burst=400",
+    ];
     files.into_iter().chain(fixed.map(str::to_owned)).collect()
 }
 
 fn kubelet(paths: &Paths) -> Vec<String> {
     vec![
         format!("--config={}", paths.config("kubelet.json").display()),
-        format!("--kubeconfig={}", paths.certificates().join("kubelet.kubeconfig").display()),
+        format!(
+            "--kubeconfig={}",
+            paths.certificates().join("kubelet.kubeconfig").display()
+        ),
         format!("--hostname-override={NODE_NAME}"),
         format!("--node-ip={NODE_ADDRESS}"),
     ]
@@ -179,7 +234,9 @@ fn kubelet(paths: &Paths) -> Vec<String> {
 
 fn wait_for_containerd(paths: &Paths, state: &State) -> Result<()> {
     let containerd = Containerd::at(paths.containerd_socket());
-    wait_until(paths, state, "containerd", "answer", || containerd.is_ready())
+    wait_until(paths, state, "containerd", "answer", || {
+        containerd.is_ready()
+    })
 }
 
 fn load_pause(paths: &Paths) -> Result<()> {
@@ -199,7 +256,8 @@ fn wait_for_api(paths: &Paths, state: &State) -> Result<()> {
     let kubectl = kubectl(paths);
     wait_until(paths, state, "apiserver", "be ready", || {
         // The connection is tried first because it costs nothing; kubectl takes a tenth of a second to start.
-        TcpStream::connect_timeout(&address, POLL).is_ok() && kubectl.run(&["get", "--raw", "/readyz"]).is_ok()
+        TcpStream::connect_timeout(&address, POLL).is_ok()
+            && kubectl.run(&["get", "--raw", "/readyz"]).is_ok()
     })
 }
 
@@ -207,8 +265,17 @@ fn wait_for_api(paths: &Paths, state: &State) -> Result<()> {
 fn wait_for_node(paths: &Paths, state: &mut State, progress: &Progress) -> Result<()> {
     let kubectl = kubectl(paths);
     let is_ready = || {
-        let objects = ["get", &format!("node/{NODE_NAME}"), "serviceaccount/default", "--namespace=default", "--output", READY_QUERY];
-        kubectl.run(&objects).is_ok_and(|answer| answer == READY_ANSWER)
+        let objects = [
+            "get",
+            &format!("node/{NODE_NAME}"),
+            "serviceaccount/default",
+            "--namespace=default",
+            "--output",
+            READY_QUERY,
+        ];
+        kubectl
+            .run(&objects)
+            .is_ok_and(|answer| answer == READY_ANSWER)
     };
     for _ in 0..5 {
         match wait_until(paths, state, "kubelet", "make its node Ready", is_ready) {
@@ -219,23 +286,41 @@ fn wait_for_node(paths: &Paths, state: &mut State, progress: &Progress) -> Resul
             outcome => return outcome,
         }
     }
-    bail!("the kubelet ends again and again: see {}", paths.log("kubelet").display())
+    bail!(
+        "the kubelet ends again and again: see {}",
+        paths.log("kubelet").display()
+    )
 }
 
 fn kubectl(paths: &Paths) -> Kubectl {
-    Kubectl::with_kubeconfig(paths.program("kubectl"), paths.kubeconfig())
+    Kubectl::with_kubeconfig(paths.program("kubectl"), &paths.kubeconfig())
 }
 
 /// Waits until `is_done`, and fails when `component` ends before, or after [`READY_TIMEOUT`]; both name its log.
-fn wait_until(paths: &Paths, state: &State, component: &str, what: &str, is_done: impl Fn() -> bool) -> Result<()> {
+fn wait_until(
+    paths: &Paths,
+    state: &State,
+    component: &str,
+    what: &str,
+    is_done: impl Fn() -> bool,
+) -> Result<()> {
     let deadline = Instant::now() + READY_TIMEOUT;
     while !is_done() {
         let log = paths.log(component);
         if !state.is_running(component) {
-            bail!("{component} has ended instead of starting to {what}; the end of {}:\n{}", log.display(), tail(&log));
+            bail!(
+                "{component} has ended instead of starting to {what}; the end of {}:\n{}",
+                log.display(),
+                tail(&log)
+            );
         }
         if Instant::now() > deadline {
-            bail!("{component} did not {what} in {} s; the end of {}:\n{}", READY_TIMEOUT.as_secs(), log.display(), tail(&log));
+            bail!(
+                "{component} did not {what} in {} s; the end of {}:\n{}",
+                READY_TIMEOUT.as_secs(),
+                log.display(),
+                tail(&log)
+            );
         }
         sleep(POLL);
     }
@@ -257,16 +342,32 @@ mod tests {
     #[test]
     fn every_kubernetes_component_is_the_one_program_with_its_name_first() {
         let paths = Paths::new(Cache::at("/cache"), "local");
-        for name in ["etcd", "apiserver", "controller-manager", "scheduler", "kubelet", "proxy"] {
+        for name in [
+            "etcd",
+            "apiserver",
+            "controller-manager",
+            "scheduler",
+            "kubelet",
+            "proxy",
+        ] {
             let words = command(&paths, name).unwrap();
             assert_eq!(words[..2], ["/cache/bin/kubernetes", name]);
-            assert!(words[2..].iter().all(|flag| flag.starts_with("--") && flag.contains('=')), "{words:?}");
+            assert!(
+                words[2..]
+                    .iter()
+                    .all(|flag| flag.starts_with("--") && flag.contains('=')),
+                "{words:?}"
+            );
         }
         assert!(command(&paths, "nothing").is_err());
     }
 
     #[test]
     fn only_containerd_is_given_the_users_proxy() {
-        assert!(environment("kubelet").iter().all(|(name, _)| ["PATH", "HOME"].contains(name)));
+        assert!(
+            environment("kubelet")
+                .iter()
+                .all(|(name, _)| ["PATH", "HOME"].contains(name))
+        );
     }
 }

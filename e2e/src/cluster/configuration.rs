@@ -1,6 +1,5 @@
 //! The configuration files of containerd, CNI, the kubelet and kube-proxy, as functions of what the machine is like.
 
-use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
@@ -16,18 +15,40 @@ pub(super) const PAUSE_TAG: &str = "local";
 
 /// `containerd.toml`. The format's version 2 is read by containerd 1.6 to 2.x.
 pub(super) fn containerd(paths: &Paths, cni_plugins: &Path, snapshotter: &str) -> String {
-    let (root, state) = (paths.data("containerd"), paths.run().join("containerd"));
-    let (socket, cni) = (paths.containerd_socket(), paths.config("cni"));
-    let mut text = String::from("version = 2\noom_score = 0\n");
-    let _ = writeln!(text, "root = {:?}\nstate = {:?}\n\n[grpc]\naddress = {:?}\n", root, state, socket);
-    let _ = writeln!(text, "[plugins.\"io.containerd.grpc.v1.cri\"]");
-    let _ = writeln!(text, "sandbox_image = \"docker.io/{PAUSE_REPOSITORY}:{PAUSE_TAG}\"");
-    // Without CAP_SYS_RESOURCE runc may not lower a score, and would fail; with it, nothing here needs a lower one.
-    let _ = writeln!(text, "restrict_oom_score_adj = true");
-    let _ = writeln!(text, "netns_mounts_under_state_dir = true\nmax_container_log_line_size = 65536\n");
-    let _ = writeln!(text, "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = {snapshotter:?}\n");
-    let _ = writeln!(text, "[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = {cni_plugins:?}\nconf_dir = {cni:?}");
-    text
+    let quoted = |path: &Path| json!(path).to_string();
+    let (root, state) = (
+        quoted(&paths.data("containerd")),
+        quoted(&paths.run().join("containerd")),
+    );
+    let (socket, networks) = (
+        quoted(&paths.containerd_socket()),
+        quoted(&paths.config("cni")),
+    );
+    let plugins = quoted(cni_plugins);
+    // Without CAP_SYS_RESOURCE runc may not lower an OOM score, and would fail; with it, nothing here needs a lower one.
+    format!(
+        r#"version = 2
+oom_score = 0
+root = {root}
+state = {state}
+
+[grpc]
+address = {socket}
+
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "docker.io/{PAUSE_REPOSITORY}:{PAUSE_TAG}"
+restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
+max_container_log_line_size = 65536
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "{snapshotter}"
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = {plugins}
+conf_dir = {networks}
+"#
+    )
 }
 
 /// The CNI network. `ptp` gives each pod its own pair of interfaces and routes between them, so that answers through a
@@ -111,7 +132,11 @@ pub(super) fn proxy(paths: &Paths) -> Value {
 /// The pods' `resolv.conf`.
 pub(super) fn resolv_conf(name_servers: &[Ipv4Addr]) -> String {
     let line = |server: &Ipv4Addr| format!("nameserver {server}\n");
-    name_servers.iter().map(line).chain(["options timeout:2 attempts:2\n".to_owned()]).collect()
+    name_servers
+        .iter()
+        .map(line)
+        .chain(["options timeout:2 attempts:2\n".to_owned()])
+        .collect()
 }
 
 #[cfg(test)]
@@ -127,14 +152,20 @@ mod tests {
     fn containerd_keeps_everything_in_the_clusters_folder() {
         let text = containerd(&paths(), Path::new("/usr/lib/cni"), "overlayfs");
         for line in text.lines().filter(|line| line.contains("\"/")) {
-            assert!(line.contains("\"/cache/cluster/local/") || line.contains("bin_dir"), "{line}");
+            assert!(
+                line.contains("\"/cache/cluster/local/") || line.contains("bin_dir"),
+                "{line}"
+            );
         }
         assert!(text.contains("sandbox_image = \"docker.io/pagoda/pause:local\""));
     }
 
     #[test]
     fn the_kubelet_puts_pods_below_our_own_cgroup() {
-        let tree = CgroupTree { kubelet_root: "/pagoda-local".to_owned(), ..CgroupTree::default() };
+        let tree = CgroupTree {
+            kubelet_root: "/pagoda-local".to_owned(),
+            ..CgroupTree::default()
+        };
         let config = kubelet(&paths(), &tree, &[Ipv4Addr::new(192, 0, 2, 7)]);
         assert_eq!(config["cgroupRoot"], "/pagoda-local");
         assert_eq!(config["clusterDNS"], json!(["192.0.2.7"]));
@@ -143,11 +174,17 @@ mod tests {
     #[test]
     fn kube_proxy_leaves_the_machines_conntrack_limits_alone() {
         let conntrack = &proxy(&paths())["conntrack"];
-        assert_eq!((&conntrack["maxPerCore"], &conntrack["min"]), (&json!(0), &json!(0)));
+        assert_eq!(
+            (&conntrack["maxPerCore"], &conntrack["min"]),
+            (&json!(0), &json!(0))
+        );
     }
 
     #[test]
     fn pods_look_names_up_at_the_servers_given() {
-        assert_eq!(resolv_conf(&[Ipv4Addr::new(192, 0, 2, 7)]), "nameserver 192.0.2.7\noptions timeout:2 attempts:2\n");
+        assert_eq!(
+            resolv_conf(&[Ipv4Addr::new(192, 0, 2, 7)]),
+            "nameserver 192.0.2.7\noptions timeout:2 attempts:2\n"
+        );
     }
 }

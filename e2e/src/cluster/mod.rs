@@ -9,6 +9,7 @@ mod cgroups;
 mod components;
 mod configuration;
 mod containerd;
+mod host;
 mod network;
 mod node;
 mod paths;
@@ -37,7 +38,7 @@ pub const DEFAULT_NAME: &str = "local";
 pub const NODE_NAME: &str = "pagoda";
 
 /// How long a node that has just been started may take until pods can be scheduled to it.
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
+const READY_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The local cluster called `name`, running or not.
 #[derive(Debug, Clone)]
@@ -62,9 +63,13 @@ impl Cluster {
     pub fn named(cache: Cache, name: &str) -> Result<Self> {
         let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || name.len() > 8 || !name.chars().all(valid) || name.starts_with('-') {
-            bail!("cluster name {name:?} cannot be used: give 1 to 8 lower-case letters, digits or dashes");
+            bail!(
+                "cluster name {name:?} cannot be used: give 1 to 8 lower-case letters, digits or dashes"
+            );
         }
-        Ok(Self { paths: Paths::new(cache, name) })
+        Ok(Self {
+            paths: Paths::new(cache, name),
+        })
     }
 
     /// The cluster that `./demo` and `./test` share, in the cache that the environment names.
@@ -79,7 +84,7 @@ impl Cluster {
 
     /// kubectl with this cluster's administrator kubeconfig.
     pub fn kubectl(&self) -> Kubectl {
-        Kubectl::with_kubeconfig(self.paths.program("kubectl"), self.paths.kubeconfig())
+        Kubectl::with_kubeconfig(self.paths.program("kubectl"), &self.paths.kubeconfig())
     }
 
     /// This cluster's own containerd.
@@ -105,7 +110,10 @@ impl Cluster {
         };
         let started = components::start_missing(&self.paths, &mut state, progress)?;
         if started > 0 {
-            progress.step(format!("node {NODE_NAME} is Ready; KUBECONFIG={}", self.paths.kubeconfig().display()));
+            progress.step(format!(
+                "node {NODE_NAME} is Ready; KUBECONFIG={}",
+                self.paths.kubeconfig().display()
+            ));
         }
         Ok(())
     }
@@ -120,7 +128,9 @@ impl Cluster {
 
     /// Each component with its process; empty when there is no cluster.
     pub fn status(&self) -> Result<Vec<ComponentStatus>> {
-        let Some(state) = State::load(&self.paths)? else { return Ok(Vec::new()) };
+        let Some(state) = State::load(&self.paths)? else {
+            return Ok(Vec::new());
+        };
         Ok(state.component_status())
     }
 
@@ -143,7 +153,9 @@ impl Cluster {
 
     fn clear(&self, found: Option<&State>, progress: &Progress) -> Result<()> {
         if found.is_some() {
-            progress.step("the cluster found here is incomplete or of another version: removing it first");
+            progress.step(
+                "the cluster found here is incomplete or of another version: removing it first",
+            );
         }
         teardown::tear_down(&self.paths, found, progress)
     }
@@ -152,15 +164,19 @@ impl Cluster {
     fn lock(&self) -> Result<File> {
         let path = self.paths.lock_file();
         fs::create_dir_all(self.paths.cache.cluster("")).context("cannot make the cache folder")?;
-        let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+        let file =
+            File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        file.lock()
+            .with_context(|| format!("cannot lock {}", path.display()))?;
         Ok(file)
     }
 }
 
 fn require_root() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        bail!("a local cluster needs root (network namespaces, cgroups, mounts): run this as root, or use a cluster of yours with --context NAME");
+        bail!(
+            "a local cluster needs root (network namespaces, cgroups, mounts): run this as root, or use a cluster of yours with --context NAME"
+        );
     }
     Ok(())
 }
@@ -172,14 +188,19 @@ mod tests {
     #[test]
     fn refuses_a_name_that_cannot_become_an_interface_name() {
         for name in ["", "ninechars", "Upper", "a b", "-x", "../x"] {
-            assert!(Cluster::named(Cache::at("/nowhere"), name).is_err(), "{name:?}");
+            assert!(
+                Cluster::named(Cache::at("/nowhere"), name).is_err(),
+                "{name:?}"
+            );
         }
         assert!(Cluster::named(Cache::at("/nowhere"), "local").is_ok());
     }
 
     #[test]
     fn the_environment_names_the_kubeconfig_and_puts_our_programs_first() {
-        let text = Cluster::named(Cache::at("/c"), "local").unwrap().environment();
+        let text = Cluster::named(Cache::at("/c"), "local")
+            .unwrap()
+            .environment();
         assert!(text.contains("export KUBECONFIG='/c/cluster/local/kubeconfig'"));
         assert!(text.contains("export PATH='/c/bin':\"$PATH\""));
     }

@@ -26,38 +26,70 @@ pub(super) const POD_RANGE: &str = "198.18.64.0/20";
 /// Addresses of services.
 pub(super) const SERVICE_RANGE: &str = "198.19.0.0/24";
 
-const FORWARD_SWITCH: &str = "/proc/sys/net/ipv4/ip_forward";
+/// Whether the host passes packets on between its interfaces.
+pub(super) const FORWARD_SWITCH: &str = "/proc/sys/net/ipv4/ip_forward";
 const RESOLV_CONFS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
 
-/// Makes the namespace, the pair of interfaces, the routes, and the way from the pods to the outside. Returns the host's
-/// `ip_forward` as it was.
-pub(super) fn create(paths: &Paths, progress: &Progress) -> Result<String> {
-    refuse_taken_address(&run(Command::new("ip").args(["-oneline", "-4", "address", "show"]))?)?;
+/// Makes the namespace, the pair of interfaces, the routes, and the way from the pods to the outside.
+pub(super) fn create(paths: &Paths, progress: &Progress) -> Result<()> {
+    refuse_taken_address(&run(
+        Command::new("ip").args(["-oneline", "-4", "address", "show"])
+    )?)?;
     let (name, node) = (paths.netns_name(), format!("{NODE_ADDRESS}/30"));
     let (host, netns) = (format!("{HOST_ADDRESS}/30"), name.as_str());
     let commands: [&[&str]; 9] = [
         &["netns", "add", netns],
-        &["link", "add", netns, "type", "veth", "peer", "name", "eth0", "netns", netns],
+        &[
+            "link", "add", netns, "type", "veth", "peer", "name", "eth0", "netns", netns,
+        ],
         &["address", "add", &host, "dev", netns],
         &["link", "set", netns, "up"],
         &["-netns", netns, "link", "set", "lo", "up"],
         &["-netns", netns, "address", "add", &node, "dev", "eth0"],
         &["-netns", netns, "link", "set", "eth0", "up"],
-        &["-netns", netns, "route", "add", "default", "via", &HOST_ADDRESS.to_string()],
-        &["route", "add", WHOLE_RANGE, "via", &NODE_ADDRESS.to_string(), "dev", netns],
+        &[
+            "-netns",
+            netns,
+            "route",
+            "add",
+            "default",
+            "via",
+            &HOST_ADDRESS.to_string(),
+        ],
+        &[
+            "route",
+            "add",
+            WHOLE_RANGE,
+            "via",
+            &NODE_ADDRESS.to_string(),
+            "dev",
+            netns,
+        ],
     ];
     for arguments in commands {
         run(Command::new("ip").args(arguments)).context("cannot set up the node's network")?;
     }
     let enter = format!("--net={}", paths.netns_file().display());
-    run(Command::new("nsenter").args([&enter, "--", "sh", "-c", &format!("echo 1 > {FORWARD_SWITCH}")]))?;
-    open_way_out(&name, progress)
+    run(Command::new("nsenter").args([
+        &enter,
+        "--",
+        "sh",
+        "-c",
+        &format!("echo 1 > {FORWARD_SWITCH}"),
+    ]))?;
+    open_way_out(&name, progress);
+    Ok(())
 }
 
 fn refuse_taken_address(addresses: &str) -> Result<()> {
     let mark = format!("inet {HOST_ADDRESS}/");
-    let Some(line) = addresses.lines().find(|line| line.contains(&mark)) else { return Ok(()) };
-    let interface = line.split_whitespace().nth(1).unwrap_or("another interface");
+    let Some(line) = addresses.lines().find(|line| line.contains(&mark)) else {
+        return Ok(());
+    };
+    let interface = line
+        .split_whitespace()
+        .nth(1)
+        .unwrap_or("another interface");
     bail!(
         "{HOST_ADDRESS} is already an address of {interface}: one local cluster runs at a time; end that one \
          (`pagoda-e2e cluster down --name NAME` for an interface called pagoda-NAME)"
@@ -66,47 +98,90 @@ fn refuse_taken_address(addresses: &str) -> Result<()> {
 
 /// Pods reach the network beyond this machine through the host's address. Without it the cluster works all the same, so
 /// a machine that cannot do it gets a warning.
-fn open_way_out(name: &str, progress: &Progress) -> Result<String> {
-    let before = fs::read_to_string(FORWARD_SWITCH).context("cannot read net.ipv4.ip_forward")?.trim().to_owned();
-    let outcome = fs::write(FORWARD_SWITCH, "1").map_err(anyhow::Error::from).and_then(|()| add_rules(name));
+fn open_way_out(name: &str, progress: &Progress) {
+    let outcome = fs::write(FORWARD_SWITCH, "1")
+        .map_err(anyhow::Error::from)
+        .and_then(|()| add_rules(name));
     if let Err(error) = outcome {
-        progress.step(format!("warning: pods will reach this machine only, not the network beyond it: {error:#}"));
+        progress.step(format!(
+            "warning: pods will reach this machine only, not the network beyond it: {error:#}"
+        ));
     }
-    Ok(before)
 }
 
 /// The rules in the host's tables, each marked with the interface's name.
 fn rules(name: &str) -> [Vec<&str>; 3] {
     [
-        vec!["nat", "POSTROUTING", "-s", WHOLE_RANGE, "!", "-d", WHOLE_RANGE, "-m", "comment", "--comment", name, "-j", "MASQUERADE"],
-        vec!["filter", "FORWARD", "-i", name, "-m", "comment", "--comment", name, "-j", "ACCEPT"],
-        vec!["filter", "FORWARD", "-o", name, "-m", "comment", "--comment", name, "-j", "ACCEPT"],
+        vec![
+            "nat",
+            "POSTROUTING",
+            "-s",
+            WHOLE_RANGE,
+            "!",
+            "-d",
+            WHOLE_RANGE,
+            "-m",
+            "comment",
+            "--comment",
+            name,
+            "-j",
+            "MASQUERADE",
+        ],
+        vec![
+            "filter",
+            "FORWARD",
+            "-i",
+            name,
+            "-m",
+            "comment",
+            "--comment",
+            name,
+            "-j",
+            "ACCEPT",
+        ],
+        vec![
+            "filter",
+            "FORWARD",
+            "-o",
+            name,
+            "-m",
+            "comment",
+            "--comment",
+            name,
+            "-j",
+            "ACCEPT",
+        ],
     ]
 }
 
 /// A firewall that drops forwarded packets does so at the end of its chain, so ours go first.
 fn add_rules(name: &str) -> Result<()> {
     for rule in rules(name) {
-        run(Command::new("iptables").args(["-w", "-t", rule[0], "-I"]).args(&rule[1..]))?;
+        run(Command::new("iptables")
+            .args(["-w", "-t", rule[0], "-I"])
+            .args(&rule[1..]))?;
     }
     Ok(())
 }
 
 /// Undoes [`create`], as far as it was done.
-pub(super) fn remove(paths: &Paths, ip_forward_before: Option<&str>) -> Result<()> {
+pub(super) fn remove(paths: &Paths) -> Result<()> {
     let name = paths.netns_name();
     for rule in rules(&name) {
         // An interrupted `up` may have left a rule twice; the first refusal says that none is left.
-        while run(Command::new("iptables").args(["-w", "-t", rule[0], "-D"]).args(&rule[1..])).is_ok() {}
-    }
-    if let Some(before) = ip_forward_before {
-        fs::write(FORWARD_SWITCH, before).context("cannot restore net.ipv4.ip_forward")?;
+        while run(Command::new("iptables")
+            .args(["-w", "-t", rule[0], "-D"])
+            .args(&rule[1..]))
+        .is_ok()
+        {}
     }
     if Path::new("/sys/class/net").join(&name).exists() {
-        run(Command::new("ip").args(["link", "delete", &name])).context("cannot delete the host's interface")?;
+        run(Command::new("ip").args(["link", "delete", &name]))
+            .context("cannot delete the host's interface")?;
     }
     if paths.netns_file().exists() {
-        run(Command::new("ip").args(["netns", "delete", &name])).context("cannot delete the node's network namespace")?;
+        run(Command::new("ip").args(["netns", "delete", &name]))
+            .context("cannot delete the node's network namespace")?;
     }
     Ok(())
 }
@@ -114,13 +189,29 @@ pub(super) fn remove(paths: &Paths, ip_forward_before: Option<&str>) -> Result<(
 /// The name servers pods are given: the host's, but for those that only the host itself reaches. Where none is left, the
 /// host's address, so that a look-up fails at once instead of waiting.
 pub(super) fn name_servers() -> Vec<Ipv4Addr> {
-    let found = RESOLV_CONFS.iter().map(|file| reachable_name_servers(&fs::read_to_string(file).unwrap_or_default()));
-    found.into_iter().find(|servers| !servers.is_empty()).unwrap_or_else(|| vec![HOST_ADDRESS])
+    let found = RESOLV_CONFS
+        .iter()
+        .map(|file| reachable_name_servers(&fs::read_to_string(file).unwrap_or_default()));
+    found
+        .into_iter()
+        .find(|servers| !servers.is_empty())
+        .unwrap_or_else(|| vec![HOST_ADDRESS])
 }
 
 fn reachable_name_servers(resolv_conf: &str) -> Vec<Ipv4Addr> {
-    let server = |line: &str| line.trim().strip_prefix("nameserver")?.trim().parse::<Ipv4Addr>().ok();
-    resolv_conf.lines().filter_map(server).filter(|address| !address.is_loopback()).take(3).collect()
+    let server = |line: &str| {
+        line.trim()
+            .strip_prefix("nameserver")?
+            .trim()
+            .parse::<Ipv4Addr>()
+            .ok()
+    };
+    resolv_conf
+        .lines()
+        .filter_map(server)
+        .filter(|address| !address.is_loopback())
+        .take(3)
+        .collect()
 }
 
 #[cfg(test)]
@@ -145,7 +236,10 @@ mod tests {
     #[test]
     fn every_rule_in_the_hosts_tables_carries_the_clusters_name() {
         for rule in rules("pagoda-local") {
-            assert!(rule.windows(2).any(|pair| pair == ["--comment", "pagoda-local"]));
+            assert!(
+                rule.windows(2)
+                    .any(|pair| pair == ["--comment", "pagoda-local"])
+            );
         }
     }
 }

@@ -15,7 +15,10 @@ pub struct Paths {
 
 impl Paths {
     pub(super) fn new(cache: Cache, name: &str) -> Self {
-        Self { cache, name: name.to_owned() }
+        Self {
+            cache,
+            name: name.to_owned(),
+        }
     }
 
     /// The folder that holds all of it.
@@ -60,6 +63,10 @@ impl Paths {
 
     pub(super) fn state_file(&self) -> PathBuf {
         self.root().join("state.json")
+    }
+
+    pub(super) fn host_file(&self) -> PathBuf {
+        self.root().join("host.json")
     }
 
     pub(super) fn lock_file(&self) -> PathBuf {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use super::paths::Paths;
 use crate::process::ProcessIdentity;
 
 /// Raised whenever a cluster made by an older version of this program cannot be taken over.
-pub(super) const LAYOUT_VERSION: u32 = 1;
+pub(super) const LAYOUT_VERSION: u32 = 3;
 
 /// A cluster that was created, and perhaps still runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,10 +25,6 @@ pub struct State {
     /// Components by name.
     pub(super) processes: BTreeMap<String, ProcessIdentity>,
     pub(super) cgroups: CgroupTree,
-    /// The host's `net.ipv4.ip_forward` before we turned it on.
-    pub(super) ip_forward_before: String,
-    /// Folders outside the cluster's own that had to be made as mount points.
-    pub(super) made_directories: Vec<PathBuf>,
 }
 
 impl State {
@@ -62,19 +57,27 @@ impl State {
 
     /// Whether the component `name` runs.
     pub(super) fn is_running(&self, name: &str) -> bool {
-        self.processes.get(name).is_some_and(|process| process.is_alive())
+        self.processes
+            .get(name)
+            .is_some_and(|process| process.is_alive())
     }
 
     /// The process of the component `name`, if it runs.
     pub fn process(&self, name: &str) -> Option<ProcessIdentity> {
-        self.processes.get(name).copied().filter(|process| process.is_alive())
+        self.processes
+            .get(name)
+            .copied()
+            .filter(|process| process.is_alive())
     }
 
     pub(super) fn component_status(&self) -> Vec<ComponentStatus> {
-        let status = |(name, process): (&String, &ProcessIdentity)| ComponentStatus {
-            name: name.clone(),
-            pid: process.is_alive().then_some(process.pid),
-            resident_bytes: process.is_alive().then(|| process.resident_bytes()).unwrap_or(0),
+        let status = |(name, process): (&String, &ProcessIdentity)| {
+            let alive = Some(process).filter(|process| process.is_alive());
+            ComponentStatus {
+                name: name.clone(),
+                pid: alive.map(|process| process.pid),
+                resident_bytes: alive.map_or(0, |process| process.resident_bytes()),
+            }
         };
         self.processes.iter().map(status).collect()
     }

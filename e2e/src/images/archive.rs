@@ -23,12 +23,20 @@ pub struct ImageName {
 impl ImageName {
     /// From its two parts.
     pub fn new(repository: impl Into<String>, tag: impl Into<String>) -> Self {
-        Self { repository: repository.into(), tag: tag.into() }
+        Self {
+            repository: repository.into(),
+            tag: tag.into(),
+        }
     }
 
     /// From `REPOSITORY:TAG`; fails without a tag, because an image that is never pulled has no sensible default.
     pub fn parse(text: &str) -> Result<Self> {
-        let (repository, tag) = text.rsplit_once(':').filter(|(repository, tag)| !repository.is_empty() && !tag.is_empty() && !tag.contains('/')).with_context(|| format!("image name {text:?} has no tag: write REPOSITORY:TAG"))?;
+        let (repository, tag) = text
+            .rsplit_once(':')
+            .filter(|(repository, tag)| {
+                !repository.is_empty() && !tag.is_empty() && !tag.contains('/')
+            })
+            .with_context(|| format!("image name {text:?} has no tag: write REPOSITORY:TAG"))?;
         Ok(Self::new(repository, tag))
     }
 
@@ -39,7 +47,10 @@ impl ImageName {
 
     /// As containerd names it, registry included.
     pub fn full(&self) -> String {
-        let first = self.repository.split_once('/').map_or("", |(first, _)| first);
+        let first = self
+            .repository
+            .split_once('/')
+            .map_or("", |(first, _)| first);
         match self.repository.contains('/') {
             true if first.contains(['.', ':']) || first == "localhost" => self.short(),
             true => format!("docker.io/{}", self.short()),
@@ -75,20 +86,36 @@ pub struct Program;
 impl Program {
     /// The program file `source` at `path`, which is also the entry point.
     pub fn at(source: PathBuf, path: &str) -> Archive {
-        Archive { files: vec![LayerFile { source, path: path.to_owned(), mode: 0o755 }], entrypoint: vec![path.to_owned()] }
+        Archive {
+            files: vec![LayerFile {
+                source,
+                path: path.to_owned(),
+                mode: 0o755,
+            }],
+            entrypoint: vec![path.to_owned()],
+        }
     }
 }
 
 impl Archive {
     /// An image that carries the file `source` at `path`, readable by all.
     pub fn of_data(source: PathBuf, path: &str) -> Self {
-        Self { files: vec![LayerFile { source, path: path.to_owned(), mode: 0o644 }], entrypoint: Vec::new() }
+        Self {
+            files: vec![LayerFile {
+                source,
+                path: path.to_owned(),
+                mode: 0o644,
+            }],
+            entrypoint: Vec::new(),
+        }
     }
 
     /// Twelve hexadecimal digits of what the image consists of, without its name.
     pub fn content_digest(&self) -> Result<String> {
         let layer = self.write_layer(io::sink())?;
-        Ok(hex(&Sha256::digest(self.configuration(&layer).to_string())[..6]))
+        Ok(hex(
+            &Sha256::digest(self.configuration(&layer).to_string())[..6]
+        ))
     }
 
     /// Writes the image, named `name`, to `target`, by way of a temporary file beside it.
@@ -97,10 +124,17 @@ impl Archive {
         let layer_file = target.with_extension("layer");
         let write = || -> Result<()> {
             let layer = self.write_layer(BufWriter::new(File::create(&layer_file)?))?;
-            write_image(&self.configuration(&layer), &layer, &layer_file, name, BufWriter::new(File::create(&fresh)?))?;
+            write_image(
+                &self.configuration(&layer),
+                &layer,
+                &layer_file,
+                name,
+                BufWriter::new(File::create(&fresh)?),
+            )?;
             Ok(fs::rename(&fresh, target)?)
         };
-        let outcome = write().with_context(|| format!("cannot write the image archive {}", target.display()));
+        let outcome =
+            write().with_context(|| format!("cannot write the image archive {}", target.display()));
         fs::remove_file(&layer_file).ok();
         outcome
     }
@@ -117,12 +151,22 @@ impl Archive {
 
     /// Writes the layer and returns its digest in hexadecimal.
     fn write_layer(&self, output: impl Write) -> Result<String> {
-        let mut tar = tar::Builder::new(Hashing { inner: output, digest: Sha256::new() });
+        let mut tar = tar::Builder::new(Hashing {
+            inner: output,
+            digest: Sha256::new(),
+        });
         for file in &self.files {
-            let source = File::open(&file.source).with_context(|| format!("cannot open {}", file.source.display()))?;
+            let source = File::open(&file.source)
+                .with_context(|| format!("cannot open {}", file.source.display()))?;
             let length = source.metadata()?.len();
-            append(&mut tar, file.path.trim_start_matches('/'), file.mode, length, BufReader::new(source))
-                .with_context(|| format!("cannot put {} into the image", file.source.display()))?;
+            append(
+                &mut tar,
+                file.path.trim_start_matches('/'),
+                file.mode,
+                length,
+                BufReader::new(source),
+            )
+            .with_context(|| format!("cannot put {} into the image", file.source.display()))?;
         }
         let mut hashing = tar.into_inner()?;
         hashing.flush()?;
@@ -130,14 +174,34 @@ impl Archive {
     }
 }
 
-fn write_image(configuration: &Value, layer: &str, layer_file: &Path, name: &ImageName, output: impl Write) -> Result<()> {
+fn write_image(
+    configuration: &Value,
+    layer: &str,
+    layer_file: &Path,
+    name: &ImageName,
+    output: impl Write,
+) -> Result<()> {
     let configuration = configuration.to_string();
     let configuration_name = format!("{}.json", hex(&Sha256::digest(&configuration)));
     let layer_name = format!("{layer}/layer.tar");
-    let manifest = json!([{"Config": configuration_name, "RepoTags": [name.full()], "Layers": [layer_name]}]).to_string();
+    let manifest =
+        json!([{"Config": configuration_name, "RepoTags": [name.full()], "Layers": [layer_name]}])
+            .to_string();
     let mut tar = tar::Builder::new(output);
-    append(&mut tar, "manifest.json", 0o644, manifest.len() as u64, manifest.as_bytes())?;
-    append(&mut tar, &configuration_name, 0o644, configuration.len() as u64, configuration.as_bytes())?;
+    append(
+        &mut tar,
+        "manifest.json",
+        0o644,
+        manifest.len() as u64,
+        manifest.as_bytes(),
+    )?;
+    append(
+        &mut tar,
+        &configuration_name,
+        0o644,
+        configuration.len() as u64,
+        configuration.as_bytes(),
+    )?;
     let layer = File::open(layer_file)?;
     let length = layer.metadata()?.len();
     append(&mut tar, &layer_name, 0o644, length, BufReader::new(layer))?;
@@ -145,7 +209,13 @@ fn write_image(configuration: &Value, layer: &str, layer_file: &Path, name: &Ima
 }
 
 /// Owner, group and time are left zero, so that equal content gives equal bytes.
-fn append(tar: &mut tar::Builder<impl Write>, path: &str, mode: u32, length: u64, content: impl Read) -> io::Result<()> {
+fn append(
+    tar: &mut tar::Builder<impl Write>,
+    path: &str,
+    mode: u32,
+    length: u64,
+    content: impl Read,
+) -> io::Result<()> {
     let mut header = tar::Header::new_gnu();
     header.set_size(length);
     header.set_mode(mode);
@@ -218,7 +288,8 @@ mod tests {
             prop_assert_eq!(&configuration["rootfs"]["diff_ids"][0], &json!(format!("sha256:{}", hex(&Sha256::digest(layer)))));
             let mut inner = tar::Archive::new(layer.as_slice());
             let mut entry = inner.entries().unwrap().next().unwrap().unwrap();
-            prop_assert_eq!(entry.path().unwrap().as_ref(), Path::new("pagoda-engine"));
+            let path = entry.path().unwrap().into_owned();
+            prop_assert_eq!(path, Path::new("pagoda-engine"));
             prop_assert_eq!(entry.header().mode().unwrap(), 0o755);
             let mut found = Vec::new();
             entry.read_to_end(&mut found).unwrap();
@@ -241,16 +312,33 @@ mod tests {
 
     #[test]
     fn names_are_completed_as_containerd_completes_them() {
-        assert_eq!(ImageName::parse("pagoda/engine:dev").unwrap().full(), "docker.io/pagoda/engine:dev");
-        assert_eq!(ImageName::parse("pause:1").unwrap().full(), "docker.io/library/pause:1");
-        assert_eq!(ImageName::parse("pagoda.local/model:q4").unwrap().full(), "pagoda.local/model:q4");
-        assert_eq!(ImageName::parse("localhost:5000/model:q4").unwrap().full(), "localhost:5000/model:q4");
+        assert_eq!(
+            ImageName::parse("pagoda/engine:dev").unwrap().full(),
+            "docker.io/pagoda/engine:dev"
+        );
+        assert_eq!(
+            ImageName::parse("pause:1").unwrap().full(),
+            "docker.io/library/pause:1"
+        );
+        assert_eq!(
+            ImageName::parse("pagoda.local/model:q4").unwrap().full(),
+            "pagoda.local/model:q4"
+        );
+        assert_eq!(
+            ImageName::parse("localhost:5000/model:q4").unwrap().full(),
+            "localhost:5000/model:q4"
+        );
     }
 
     #[test]
     fn a_name_without_a_tag_is_refused() {
         for text in ["pagoda/engine", "localhost:5000/engine", ":dev", "engine:"] {
-            assert!(ImageName::parse(text).unwrap_err().to_string().contains("REPOSITORY:TAG"));
+            assert!(
+                ImageName::parse(text)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("REPOSITORY:TAG")
+            );
         }
     }
 }

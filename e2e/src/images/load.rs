@@ -33,7 +33,11 @@ impl LoadedImage {
 pub type LoadedImages = BTreeMap<String, LoadedImage>;
 
 /// Builds the product's programs from `workspace` and loads an image of each; remembers them for [`recorded`].
-pub fn load_product(cluster: &Cluster, workspace: &Path, progress: &Progress) -> Result<LoadedImages> {
+pub fn load_product(
+    cluster: &Cluster,
+    workspace: &Path,
+    progress: &Progress,
+) -> Result<LoadedImages> {
     let mut loaded = LoadedImages::new();
     for (image, program) in build_product(workspace, &PRODUCT_IMAGES, progress)? {
         let archive = Program::at(program, &format!("/{}", image.package));
@@ -41,16 +45,31 @@ pub fn load_product(cluster: &Cluster, workspace: &Path, progress: &Progress) ->
         let tag = format!("dev-{}", archive.content_digest()?);
         let name = ImageName::new(repository, tag);
         load(cluster, &archive, &name, progress)?;
-        cluster.containerd().tag(&name.full(), &ImageName::new(name.repository.clone(), "dev").full())?;
-        loaded.insert(image.name.to_owned(), LoadedImage { repository: format!("docker.io/{}", name.repository), tag: name.tag });
+        cluster.containerd().tag(
+            &name.full(),
+            &ImageName::new(name.repository.clone(), "dev").full(),
+        )?;
+        loaded.insert(
+            image.name.to_owned(),
+            LoadedImage {
+                repository: format!("docker.io/{}", name.repository),
+                tag: name.tag,
+            },
+        );
     }
     let record = record_file(cluster.paths());
-    fs::write(&record, serde_json::to_vec_pretty(&loaded)?).with_context(|| format!("cannot write {}", record.display()))?;
+    fs::write(&record, serde_json::to_vec_pretty(&loaded)?)
+        .with_context(|| format!("cannot write {}", record.display()))?;
     Ok(loaded)
 }
 
 /// Builds the product's programs from `workspace` and writes an archive of each image `pagoda/NAME:TAG` into `folder`.
-pub fn write_product(workspace: &Path, folder: &Path, tag: &str, progress: &Progress) -> Result<Vec<PathBuf>> {
+pub fn write_product(
+    workspace: &Path,
+    folder: &Path,
+    tag: &str,
+    progress: &Progress,
+) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let write = |(image, program): (ProductImage, PathBuf)| {
         let file = folder.join(format!("pagoda-{}.tar", image.name));
@@ -58,7 +77,10 @@ pub fn write_product(workspace: &Path, folder: &Path, tag: &str, progress: &Prog
         Program::at(program, &format!("/{}", image.package)).archive(&name, &file)?;
         Ok(file)
     };
-    build_product(workspace, &PRODUCT_IMAGES, progress)?.into_iter().map(write).collect()
+    build_product(workspace, &PRODUCT_IMAGES, progress)?
+        .into_iter()
+        .map(write)
+        .collect()
 }
 
 /// What the last [`load_product`] loaded into this cluster.
@@ -70,10 +92,18 @@ pub fn recorded(cluster: &Cluster) -> Result<LoadedImages> {
 
 /// Loads an image called `name` that carries the model file `model` at `/model.gguf`. Returns the source that an
 /// InferenceService names.
-pub fn load_model(cluster: &Cluster, model: &Path, name: &ImageName, progress: &Progress) -> Result<String> {
+pub fn load_model(
+    cluster: &Cluster,
+    model: &Path,
+    name: &ImageName,
+    progress: &Progress,
+) -> Result<String> {
     let archive = Archive::of_data(model.to_owned(), "/model.gguf");
     // The name is the caller's, so its content is remembered by a second one.
-    let by_content = ImageName::new(name.repository.clone(), format!("content-{}", archive.content_digest()?));
+    let by_content = ImageName::new(
+        name.repository.clone(),
+        format!("content-{}", archive.content_digest()?),
+    );
     load(cluster, &archive, &by_content, progress)?;
     cluster.containerd().tag(&by_content.full(), &name.full())?;
     Ok(format!("image://{}//model.gguf", name.short()))
@@ -88,13 +118,21 @@ fn load(cluster: &Cluster, archive: &Archive, name: &ImageName, progress: &Progr
     }
     let folder = cluster.paths().cache.images();
     fs::create_dir_all(&folder)?;
-    let file: PathBuf = folder.join(format!("{}-{}.tar", name.repository.replace(['/', ':'], "-"), std::process::id()));
+    let file: PathBuf = folder.join(format!(
+        "{}-{}.tar",
+        name.repository.replace(['/', ':'], "-"),
+        std::process::id()
+    ));
     archive.archive(name, &file)?;
     let bytes = fs::metadata(&file)?.len();
     let outcome = containerd.import(&file);
     fs::remove_file(&file).ok();
     outcome?;
-    progress.step(format!("image {} loaded ({:.1} MB)", name.short(), bytes as f64 / 1e6));
+    progress.step(format!(
+        "image {} loaded ({:.1} MB)",
+        name.short(),
+        bytes as f64 / 1e6
+    ));
     Ok(())
 }
 
