@@ -40,8 +40,8 @@ pub struct ModelSource {
             "an https source is written https://HOST/PATH, without user or password"
         ),
         validation = (
-            "!self.startsWith('file://') || self.matches('^file:///[^ ]*[^ /]$')",
-            "a file source is written file:///PATH, with the absolute path of one file on the node"
+            "!self.startsWith('file://') || self.matches('^file:///[^ /]+/[^ ]*[^ /]$')",
+            "a file source is written file:///PATH, with the absolute path of one file in a directory of the node"
         ),
         validation = (
             "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[^ ]*[^ /]$')",

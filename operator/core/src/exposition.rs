@@ -1,0 +1,161 @@
+//! The few series that the autoscaler needs, out of the text that Prometheus would scrape.
+//!
+//! Format: Prometheus text exposition 0.0.4, of which OpenMetrics is a superset here. Reading is bounded by the
+//! text alone: wanted series are borrowed from it, others are skipped.
+
+/// One wanted sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample<'a> {
+    /// Name of the series.
+    pub name: &'a str,
+    /// Labels, as written between braces.
+    labels: &'a str,
+    /// Value; finite and not negative, because all that is wanted here are counts.
+    pub value: f64,
+}
+
+/// Why a text cannot be trusted.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ExpositionError {
+    /// A wanted series has no value that counts: NaN, infinite, negative, or not a number.
+    #[error("series {0} has no countable value")]
+    Value(String),
+    /// A wanted series is cut or malformed.
+    #[error("series {0} is malformed")]
+    Malformed(String),
+}
+
+impl<'a> Sample<'a> {
+    /// Value of a label; `None` when it is absent or holds an escape, which names of Kubernetes objects never do.
+    pub fn label(&self, wanted: &str) -> Option<&'a str> {
+        let mut rest = self.labels;
+        while let Some((key, after)) = rest.split_once("=\"") {
+            let end = end_of_quoted(after)?;
+            if key.trim_start_matches([',', ' ']).trim_end() == wanted {
+                let value = &after[..end];
+                return (!value.contains('\\')).then_some(value);
+            }
+            rest = &after[end + 1..];
+        }
+        None
+    }
+}
+
+/// All samples of the wanted series. One that cannot be read makes the whole text worthless: half of the
+/// numbers would look like less load.
+pub fn parse<'a>(text: &'a str, wanted: &[&str]) -> Result<Vec<Sample<'a>>, ExpositionError> {
+    let series = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    series
+        .filter_map(|line| {
+            let name = &line[..line
+                .find(|c: char| c == '{' || c.is_whitespace())
+                .unwrap_or(line.len())];
+            wanted.contains(&name).then(|| sample(name, line))
+        })
+        .collect()
+}
+
+/// Whether the text declares or holds a family: then a series that it lacks has not happened yet, and counts as 0.
+pub fn declares(text: &str, family: &str) -> bool {
+    text.lines().any(|line| {
+        let body = line.strip_prefix("# TYPE ").unwrap_or(line);
+        body.strip_prefix(family)
+            .is_some_and(|rest| rest.starts_with([' ', '{']))
+    })
+}
+
+fn sample<'a>(name: &'a str, line: &'a str) -> Result<Sample<'a>, ExpositionError> {
+    let malformed = || ExpositionError::Malformed(name.to_owned());
+    let rest = &line[name.len()..];
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(inside) => split_labels(inside).ok_or_else(malformed)?,
+        None => ("", rest),
+    };
+    let number = rest.split_whitespace().next().ok_or_else(malformed)?;
+    let value = number
+        .parse::<f64>()
+        .ok()
+        .filter(|v| v.is_finite() && *v >= 0.0);
+    let value = value.ok_or_else(|| ExpositionError::Value(name.to_owned()))?;
+    Ok(Sample {
+        name,
+        labels,
+        value,
+    })
+}
+
+/// Splits after the brace that closes the labels.
+fn split_labels(inside: &str) -> Option<(&str, &str)> {
+    let mut at = 0;
+    loop {
+        let next = at + inside[at..].find(['}', '"'])?;
+        if inside.as_bytes()[next] == b'}' {
+            return Some((&inside[..next], &inside[next + 1..]));
+        }
+        at = next + 1 + end_of_quoted(&inside[next + 1..])? + 1;
+    }
+}
+
+/// Index of the quote that ends a quoted text.
+fn end_of_quoted(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.bytes().position(|b| {
+        let ends = b == b'"' && !escaped;
+        escaped = b == b'\\' && !escaped;
+        ends
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TEXT: &str = "# HELP held Requests held.\n# TYPE held gauge\nheld{namespace=\"a\",service=\"x\"} 3\n\
+        held{service=\"y}\\\"\",namespace=\"b\"} 4.0 1700000000\nother{a=\"b\"} NaN\nplain 7\n# EOF\n";
+
+    #[test]
+    fn reads_wanted_series_with_labels_in_any_order() {
+        let samples = parse(TEXT, &["held", "plain"]).expect("well-formed");
+        let values: Vec<f64> = samples.iter().map(|s| s.value).collect();
+        assert_eq!(values, [3.0, 4.0, 7.0]);
+        assert_eq!(samples[0].label("service"), Some("x"));
+        assert_eq!(samples[1].label("namespace"), Some("b"));
+        assert_eq!(
+            samples[1].label("service"),
+            None,
+            "escapes are nobody's name"
+        );
+        assert_eq!(samples[2].label("service"), None);
+    }
+
+    #[test]
+    fn a_wanted_series_that_does_not_count_spoils_the_text() {
+        for value in ["NaN", "+Inf", "-1", "many", ""] {
+            let text = format!("ok 1\nheld{{a=\"b\"}} {value}\n");
+            assert!(parse(&text, &["held"]).is_err(), "{value}");
+        }
+        assert!(parse("held{a=\"b 1\n", &["held"]).is_err());
+    }
+
+    #[test]
+    fn a_declared_family_without_series_is_known() {
+        assert!(declares("# TYPE held gauge\n", "held"));
+        assert!(declares("held{a=\"b\"} 1\n", "held"));
+        assert!(!declares("# TYPE held_total counter\nheldx 1\n", "held"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "(held)?(\\{)?.{0,80}") {
+            if let Ok(samples) = parse(&text, &["held"]) {
+                for sample in samples {
+                    let _ = sample.label("a");
+                }
+            }
+        }
+    }
+}

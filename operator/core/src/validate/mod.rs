@@ -1,0 +1,411 @@
+//! From a spec as it stands in the API server to values that cannot be wrong, so that everything after cannot fail.
+//!
+//! The schema and its rules refuse most of this at `kubectl apply` already. What comes here may still be
+//! older than a rule, or break what no rule can say.
+
+mod model_uri;
+#[cfg(test)]
+mod tests;
+
+pub use model_uri::{ModelUri, UriError};
+
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use pagoda_crds::{
+    InferenceService,
+    api::{AcceleratorKind, Engine, ManagedBy, Metric, RolloutStrategy, Scaling},
+    names,
+    wire::{ExecutorKind, SimulatedConfig},
+};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use crate::quantity::{QuantityError, parse_milli, parse_whole};
+
+/// Why a spec cannot be served. Each message says what to change.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ValidateError {
+    /// The API server always sets these; an object without them did not come from one.
+    #[error("metadata.{0} is missing")]
+    Metadata(&'static str),
+    /// The name cannot be a Service's.
+    #[error(
+        "metadata.name {0:?} must be at most 63 lower-case letters, digits and hyphens, starting with a letter"
+    )]
+    Name(String),
+    /// No source and no simulation.
+    #[error(
+        "model.source is required: say where the model lies, or set engine.executor to simulated"
+    )]
+    NoSource,
+    /// The source cannot be read.
+    #[error("model.source.uri: {0}")]
+    Uri(#[from] UriError),
+    /// The hash is no hash.
+    #[error("model.source.sha256 must be 64 hexadecimal digits, as sha256sum prints them")]
+    Sha256,
+    /// A field that holds a quantity holds something else, or one out of bounds.
+    #[error("{field} must be {expected}: {actual:?} is not")]
+    Quantity {
+        /// Path of the field.
+        field: &'static str,
+        /// What it takes.
+        expected: &'static str,
+        /// What it holds.
+        actual: String,
+    },
+    /// Bounds that cross.
+    #[error(
+        "scaling.minReplicas ({min}) is above scaling.maxReplicas ({max}): raise maxReplicas or lower minReplicas"
+    )]
+    Bounds {
+        /// Fewest pods.
+        min: u32,
+        /// Most pods.
+        max: u32,
+    },
+    /// The overlay does not fit a PodSpec.
+    #[error("podTemplate.spec does not fit a PodSpec: {0}")]
+    PodTemplate(String),
+    /// The overlay takes over what belongs to the operator.
+    #[error("podTemplate may not set {0} of the container {1}: it belongs to the operator")]
+    Owned(&'static str, String),
+}
+
+/// An InferenceService that can be built.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Service {
+    /// `metadata.name`, a DNS label.
+    pub name: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.uid`, for owner references.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// Names that clients call the model by; at least one.
+    pub model_names: Vec<String>,
+    /// The model, unless the executor is simulated.
+    pub source: Option<Source>,
+    /// GPUs, if any.
+    pub gpu: Option<Gpu>,
+    /// Requests and limits as the user wrote them.
+    pub resources: Option<ResourceRequirements>,
+    /// The engine's settings.
+    pub engine: EngineSettings,
+    /// How many pods.
+    pub scaling: ScalingSettings,
+    /// Pods that the spec asks for now.
+    pub replicas: u32,
+    /// Whether old pods end before new ones start.
+    pub terminate_first: bool,
+    /// Seconds that open requests get.
+    pub drain_seconds: u32,
+    /// What the user lays over the pods.
+    pub overlay: Overlay,
+}
+
+/// A model's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Where it lies.
+    pub uri: ModelUri,
+    /// Its SHA-256 in lower-case digits.
+    pub sha256: Option<String>,
+}
+
+/// GPUs of each pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// Resource to request.
+    pub resource: String,
+    /// How many.
+    pub count: u32,
+}
+
+/// The engine's settings with sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineSettings {
+    /// What computes.
+    pub executor: ExecutorKind,
+    /// Longest prompt plus answer, in tokens.
+    pub max_context_tokens: u32,
+    /// Sequences that decode together.
+    pub max_sequences: u32,
+    /// Tokens of a forward pass.
+    pub step_tokens: u32,
+    /// Tokens of a KV block.
+    pub block_tokens: u32,
+    /// Memory of the KV cache.
+    pub kv_bytes: u64,
+    /// Timings, exactly when the executor is simulated.
+    pub simulated: Option<SimulatedConfig>,
+}
+
+/// How many pods, and what moves their number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalingSettings {
+    /// Fewest pods.
+    pub min_replicas: u32,
+    /// Most pods, at least `max(min_replicas, 1)`.
+    pub max_replicas: u32,
+    /// Seconds without a request before zero.
+    pub idle_seconds: u32,
+    /// Percent that a metric may miss its target by.
+    pub tolerance_percent: u32,
+    /// Seconds that a lower number must have been recommended.
+    pub stabilization_seconds: u32,
+    /// What each pod should carry.
+    pub targets: Vec<TargetSetting>,
+    /// Whether Pagoda's autoscaler owns the number.
+    pub managed_by_pagoda: bool,
+}
+
+/// What each pod should carry of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetSetting {
+    /// The metric.
+    pub metric: Metric,
+    /// Thousandths of it for each pod; at least 1.
+    pub milli: u64,
+}
+
+/// What a user lays over the pods.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overlay {
+    /// Labels to add; none of the operator's.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations to add; none of the operator's.
+    pub annotations: BTreeMap<String, String>,
+    /// Fields of the PodSpec.
+    pub spec: Map<String, Value>,
+}
+
+/// Checks a whole object.
+pub fn validate(object: &InferenceService) -> Result<Service, ValidateError> {
+    let name = object
+        .metadata
+        .name
+        .clone()
+        .ok_or(ValidateError::Metadata("name"))?;
+    check_name(&name)?;
+    let spec = &object.spec;
+    let simulated = spec.engine.executor == ExecutorKind::Simulated;
+    let scaling = validate_scaling(&spec.scaling)?;
+    Ok(Service {
+        namespace: object
+            .metadata
+            .namespace
+            .clone()
+            .ok_or(ValidateError::Metadata("namespace"))?,
+        uid: object
+            .metadata
+            .uid
+            .clone()
+            .ok_or(ValidateError::Metadata("uid"))?,
+        generation: object.metadata.generation.unwrap_or_default(),
+        model_names: if spec.model.names.is_empty() {
+            vec![name.clone()]
+        } else {
+            spec.model.names.clone()
+        },
+        source: if simulated {
+            None
+        } else {
+            Some(validate_source(object)?)
+        },
+        gpu: gpu(object),
+        resources: validate_resources(spec.hardware.resources.as_ref())?,
+        engine: validate_engine(&spec.engine)?,
+        replicas: replicas(spec.replicas, &scaling),
+        scaling,
+        terminate_first: match spec.rollout.strategy {
+            RolloutStrategy::Auto => spec.hardware.accelerator.kind == AcceleratorKind::Nvidia,
+            RolloutStrategy::Surge => false,
+            RolloutStrategy::TerminateFirst => true,
+        },
+        drain_seconds: spec.rollout.drain_seconds,
+        overlay: validate_overlay(object)?,
+        name,
+    })
+}
+
+fn check_name(name: &str) -> Result<(), ValidateError> {
+    let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
+    let ends = name.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let holds = name
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if starts && ends && holds && name.len() <= 63 {
+        Ok(())
+    } else {
+        Err(ValidateError::Name(name.chars().take(80).collect()))
+    }
+}
+
+fn validate_source(object: &InferenceService) -> Result<Source, ValidateError> {
+    let source = object
+        .spec
+        .model
+        .source
+        .as_ref()
+        .ok_or(ValidateError::NoSource)?;
+    let sha256 = source.sha256.as_ref().map(|hash| hash.to_ascii_lowercase());
+    if sha256
+        .as_ref()
+        .is_some_and(|h| h.len() != 64 || !h.bytes().all(|b| b.is_ascii_hexdigit()))
+    {
+        return Err(ValidateError::Sha256);
+    }
+    Ok(Source {
+        uri: ModelUri::parse(&source.uri)?,
+        sha256,
+    })
+}
+
+fn gpu(object: &InferenceService) -> Option<Gpu> {
+    let accelerator = &object.spec.hardware.accelerator;
+    (accelerator.kind == AcceleratorKind::Nvidia).then(|| Gpu {
+        resource: accelerator
+            .resource
+            .clone()
+            .unwrap_or_else(|| "nvidia.com/gpu".into()),
+        count: accelerator.count,
+    })
+}
+
+fn validate_resources(
+    resources: Option<&ResourceRequirements>,
+) -> Result<Option<ResourceRequirements>, ValidateError> {
+    let lists = resources
+        .iter()
+        .flat_map(|r| [&r.requests, &r.limits])
+        .flatten();
+    for quantity in lists.flat_map(BTreeMap::values) {
+        if !matches!(parse_milli(quantity), Ok(milli) if milli >= 0) {
+            return Err(ValidateError::Quantity {
+                field: "hardware.resources",
+                expected: "quantities of 0 or more",
+                actual: quantity.0.clone(),
+            });
+        }
+    }
+    Ok(resources.cloned())
+}
+
+fn validate_engine(engine: &Engine) -> Result<EngineSettings, ValidateError> {
+    let simulated = engine.executor == ExecutorKind::Simulated;
+    let kv_bytes = parse_whole(&engine.kv_memory)
+        .ok()
+        .and_then(|bytes| u64::try_from(bytes).ok());
+    Ok(EngineSettings {
+        executor: engine.executor,
+        max_context_tokens: engine.max_context_tokens,
+        max_sequences: engine.max_sequences,
+        step_tokens: engine.step_tokens,
+        block_tokens: engine.block_tokens,
+        kv_bytes: kv_bytes
+            .filter(|b| (1 << 20..=16 << 40).contains(b))
+            .ok_or_else(|| ValidateError::Quantity {
+                field: "engine.kvMemory",
+                expected: "a quantity from 1Mi to 16Ti",
+                actual: engine.kv_memory.0.clone(),
+            })?,
+        simulated: simulated.then(|| engine.simulated.clone().unwrap_or_default()),
+    })
+}
+
+fn validate_scaling(scaling: &Scaling) -> Result<ScalingSettings, ValidateError> {
+    if scaling.min_replicas > scaling.max_replicas || scaling.max_replicas == 0 {
+        return Err(ValidateError::Bounds {
+            min: scaling.min_replicas,
+            max: scaling.max_replicas,
+        });
+    }
+    let targets = scaling.targets.iter().map(|target| {
+        let milli = parse_milli(&target.average_value)
+            .map_err(|QuantityError(actual)| target_error(actual))?;
+        let milli = u64::try_from(milli)
+            .ok()
+            .filter(|m| (1..=1_000_000_000).contains(m));
+        let milli = milli.ok_or_else(|| target_error(target.average_value.0.clone()))?;
+        Ok(TargetSetting {
+            metric: target.metric,
+            milli,
+        })
+    });
+    Ok(ScalingSettings {
+        min_replicas: scaling.min_replicas,
+        max_replicas: scaling.max_replicas,
+        idle_seconds: scaling.idle_seconds,
+        tolerance_percent: scaling.tolerance_percent,
+        stabilization_seconds: scaling.scale_down_stabilization_seconds,
+        targets: targets.collect::<Result<_, ValidateError>>()?,
+        managed_by_pagoda: scaling.managed_by == ManagedBy::Pagoda,
+    })
+}
+
+fn target_error(actual: String) -> ValidateError {
+    ValidateError::Quantity {
+        field: "scaling.targets.averageValue",
+        expected: "a quantity from 1m to 1000000",
+        actual,
+    }
+}
+
+/// The number of pods that the spec asks for. A service that nobody scaled yet starts with a pod even when it may go
+/// to zero, so that its first status says whether the model loads.
+fn replicas(asked: Option<i32>, scaling: &ScalingSettings) -> u32 {
+    let asked = asked.map(|replicas| u32::try_from(replicas).unwrap_or(0));
+    let wanted = asked.unwrap_or_else(|| scaling.min_replicas.max(1));
+    if scaling.managed_by_pagoda {
+        wanted.clamp(scaling.min_replicas, scaling.max_replicas)
+    } else {
+        wanted
+    }
+}
+
+fn validate_overlay(object: &InferenceService) -> Result<Overlay, ValidateError> {
+    let Some(template) = &object.spec.pod_template else {
+        return Ok(Overlay::default());
+    };
+    let metadata = template.metadata.clone().unwrap_or_default();
+    let spec = template.spec.clone().unwrap_or_default();
+    let typed: PodSpec = serde_json::from_value(Value::Object(spec.clone()))
+        .map_err(|e| ValidateError::PodTemplate(e.to_string()))?;
+    let ours = [
+        names::CONTAINER_ENGINE,
+        names::CONTAINER_MODEL,
+        names::CONTAINER_BINARY,
+    ];
+    let all = typed
+        .containers
+        .iter()
+        .chain(typed.init_containers.iter().flatten());
+    for container in all.filter(|c| ours.contains(&c.name.as_str())) {
+        let set = [
+            ("image", container.image.is_some()),
+            ("command", container.command.is_some()),
+            ("args", container.args.is_some()),
+        ];
+        if let Some((field, _)) = set.into_iter().find(|(_, set)| *set) {
+            return Err(ValidateError::Owned(field, container.name.clone()));
+        }
+    }
+    let free =
+        |map: BTreeMap<String, String>| map.into_iter().filter(|(key, _)| !reserved(key)).collect();
+    Ok(Overlay {
+        labels: free(metadata.labels),
+        annotations: free(metadata.annotations),
+        spec,
+    })
+}
+
+fn reserved(key: &str) -> bool {
+    key.starts_with(names::RESERVED_PREFIX)
+        || [
+            names::LABEL_APP,
+            names::LABEL_MANAGED_BY,
+            "pod-template-hash",
+        ]
+        .contains(&key)
+}
