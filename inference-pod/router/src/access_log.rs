@@ -58,8 +58,17 @@ pub struct RequestRecord {
 
 impl RequestRecord {
     /// A request whose head has been read.
-    pub fn start(log: AccessLog, metrics: Arc<Metrics>, request_id: HeaderValue, path: &str) -> Self {
-        let path = if log == AccessLog::Off { String::new() } else { path.chars().take(LOGGED_PATH_BYTES).collect() };
+    pub fn start(
+        log: AccessLog,
+        metrics: Arc<Metrics>,
+        request_id: HeaderValue,
+        path: &str,
+    ) -> Self {
+        let path = if log == AccessLog::Off {
+            String::new()
+        } else {
+            path.chars().take(LOGGED_PATH_BYTES).collect()
+        };
         Self {
             log,
             metrics,
@@ -135,14 +144,20 @@ impl RequestRecord {
 
     fn count(&self) {
         let Some(service) = &self.service else {
-            if self.status.is_none_or(|status| status.is_client_error() || status.is_server_error()) {
-                self.metrics.count_rejected(self.code.unwrap_or("client_left"));
+            if self
+                .status
+                .is_none_or(|status| status.is_client_error() || status.is_server_error())
+            {
+                self.metrics
+                    .count_rejected(self.code.unwrap_or("client_left"));
             }
             return;
         };
         let metrics = &service.metrics;
         metrics.count_code(self.status.map_or(CLIENT_LEFT, |status| status.as_u16()));
-        metrics.duration.observe(self.started.elapsed().as_secs_f64());
+        metrics
+            .duration
+            .observe(self.started.elapsed().as_secs_f64());
         if let Some(first_byte) = self.first_byte {
             metrics.first_byte.observe(first_byte.as_secs_f64());
         }

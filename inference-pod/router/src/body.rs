@@ -49,7 +49,11 @@ pub enum BodyError {
 }
 
 /// Reads `body` to its end. The body stays the caller's, who may want to drain it after a refusal.
-pub async fn read_body<B>(body: &mut B, limits: ReadLimits, budget: &std::sync::Arc<ByteBudget>) -> Result<ReadBody, BodyError>
+pub async fn read_body<B>(
+    body: &mut B,
+    limits: ReadLimits,
+    budget: &std::sync::Arc<ByteBudget>,
+) -> Result<ReadBody, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -60,12 +64,18 @@ where
     let deadline = Instant::now() + limits.total_timeout;
     let mut reservation = budget.reservation();
     let Some(first) = next_data(body, limits.idle_timeout, deadline).await? else {
-        return Ok(ReadBody { bytes: Bytes::new(), reservation });
+        return Ok(ReadBody {
+            bytes: Bytes::new(),
+            reservation,
+        });
     };
     take(&mut reservation, first.len(), limits.max_bytes)?;
     // Most bodies come in one piece, and are then passed on without a copy.
     let Some(second) = more(body, limits.idle_timeout, deadline).await? else {
-        return Ok(ReadBody { bytes: first, reservation });
+        return Ok(ReadBody {
+            bytes: first,
+            reservation,
+        });
     };
     let mut whole = BytesMut::from(first);
     let mut next = Some(second);
@@ -74,7 +84,10 @@ where
         whole.extend_from_slice(&data);
         next = more(body, limits.idle_timeout, deadline).await?;
     }
-    Ok(ReadBody { bytes: whole.freeze(), reservation })
+    Ok(ReadBody {
+        bytes: whole.freeze(),
+        reservation,
+    })
 }
 
 fn take(reservation: &mut Reservation, bytes: usize, max_bytes: usize) -> Result<(), BodyError> {
@@ -84,14 +97,26 @@ fn take(reservation: &mut Reservation, bytes: usize, max_bytes: usize) -> Result
     Ok(reservation.grow(bytes)?)
 }
 
-async fn more<B>(body: &mut B, idle: Duration, deadline: Instant) -> Result<Option<Bytes>, BodyError>
+async fn more<B>(
+    body: &mut B,
+    idle: Duration,
+    deadline: Instant,
+) -> Result<Option<Bytes>, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    if body.is_end_stream() { Ok(None) } else { next_data(body, idle, deadline).await }
+    if body.is_end_stream() {
+        Ok(None)
+    } else {
+        next_data(body, idle, deadline).await
+    }
 }
 
-async fn next_data<B>(body: &mut B, idle: Duration, deadline: Instant) -> Result<Option<Bytes>, BodyError>
+async fn next_data<B>(
+    body: &mut B,
+    idle: Duration,
+    deadline: Instant,
+) -> Result<Option<Bytes>, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -99,7 +124,9 @@ where
         // What is there already needs no timer.
         let frame = match body.frame().now_or_never() {
             Some(frame) => frame,
-            None => timeout_at(deadline.min(Instant::now() + idle), body.frame()).await.map_err(|_| BodyError::TooSlow)?,
+            None => timeout_at(deadline.min(Instant::now() + idle), body.frame())
+                .await
+                .map_err(|_| BodyError::TooSlow)?,
         };
         match frame {
             None => return Ok(None),
@@ -140,17 +167,28 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: ReadLimits =
-        ReadLimits { max_bytes: 10, idle_timeout: Duration::from_secs(5), total_timeout: Duration::from_secs(8) };
+    const LIMITS: ReadLimits = ReadLimits {
+        max_bytes: 10,
+        idle_timeout: Duration::from_secs(5),
+        total_timeout: Duration::from_secs(8),
+    };
 
-    fn parts(parts: &'static [&'static str]) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
-        StreamBody::new(stream::iter(parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes()))))))
+    fn parts(
+        parts: &'static [&'static str],
+    ) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
+        StreamBody::new(stream::iter(
+            parts
+                .iter()
+                .map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))),
+        ))
     }
 
     #[tokio::test]
     async fn joins_the_parts_and_counts_their_bytes() {
         let budget = ByteBudget::new(100);
-        let read = read_body(&mut parts(&["ab", "", "cde"]), LIMITS, &budget).await.expect("read");
+        let read = read_body(&mut parts(&["ab", "", "cde"]), LIMITS, &budget)
+            .await
+            .expect("read");
         assert_eq!(&read.bytes[..], b"abcde");
         assert_eq!(budget.used_bytes(), 5);
         drop(read);
@@ -159,7 +197,12 @@ mod tests {
 
     #[tokio::test]
     async fn refuses_a_body_over_the_limit_and_one_over_the_budget() {
-        let too_large = read_body(&mut parts(&["0123456", "789a"]), LIMITS, &ByteBudget::new(100)).await;
+        let too_large = read_body(
+            &mut parts(&["0123456", "789a"]),
+            LIMITS,
+            &ByteBudget::new(100),
+        )
+        .await;
         assert!(matches!(too_large, Err(BodyError::TooLarge(10))));
         let budget = ByteBudget::new(8);
         let no_memory = read_body(&mut parts(&["0123456", "789"]), LIMITS, &budget).await;
@@ -169,14 +212,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn gives_up_on_a_client_that_stops_or_trickles() {
-        let silent = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"a")))]).chain(stream::pending());
+        let silent = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"a")))])
+            .chain(stream::pending());
         let stopped = read_body(&mut StreamBody::new(silent), LIMITS, &ByteBudget::new(100)).await;
         assert!(matches!(stopped, Err(BodyError::TooSlow)));
         let trickle = stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_secs(3)).await;
-            Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"a"))), ()))
+            Some((
+                Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"a"))),
+                (),
+            ))
         });
-        let trickled = read_body(&mut StreamBody::new(Box::pin(trickle)), LIMITS, &ByteBudget::new(100)).await;
+        let trickled = read_body(
+            &mut StreamBody::new(Box::pin(trickle)),
+            LIMITS,
+            &ByteBudget::new(100),
+        )
+        .await;
         assert!(matches!(trickled, Err(BodyError::TooSlow)));
     }
 }

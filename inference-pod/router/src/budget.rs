@@ -26,12 +26,18 @@ pub struct ByteBudget {
 impl ByteBudget {
     /// A budget of `max_bytes`.
     pub fn new(max_bytes: usize) -> Arc<Self> {
-        Arc::new(Self { used_bytes: AtomicUsize::new(0), max_bytes })
+        Arc::new(Self {
+            used_bytes: AtomicUsize::new(0),
+            max_bytes,
+        })
     }
 
     /// A reservation of nothing yet.
     pub fn reservation(self: &Arc<Self>) -> Reservation {
-        Reservation { budget: Arc::clone(self), bytes: 0 }
+        Reservation {
+            budget: Arc::clone(self),
+            bytes: 0,
+        }
     }
 
     /// Bytes reserved now.
@@ -68,7 +74,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget
+            .used_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

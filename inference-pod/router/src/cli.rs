@@ -97,7 +97,12 @@ pub struct Args {
     pub name_pod: bool,
 
     /// What to log, as in RUST_LOG
-    #[arg(long, env = "PAGODA_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(
+        long,
+        env = "PAGODA_LOG",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
     pub log: String,
 }
 
@@ -118,7 +123,11 @@ impl Args {
     pub fn proxy(&self) -> ProxyConfig {
         let idle_timeout = Duration::from_secs(self.client_body_timeout_seconds);
         ProxyConfig {
-            body: ReadLimits { max_bytes: self.max_body_bytes, idle_timeout, total_timeout: idle_timeout * TOTAL_BODY_TIMEOUTS },
+            body: ReadLimits {
+                max_bytes: self.max_body_bytes,
+                idle_timeout,
+                total_timeout: idle_timeout * TOTAL_BODY_TIMEOUTS,
+            },
             body_memory_bytes: self.body_memory_bytes,
             max_attempts: self.max_attempts,
             stall_timeout: Duration::from_secs(self.pod_stall_timeout_seconds),

@@ -70,7 +70,12 @@ impl Directory {
         let endpoints = inner.routes.ready_endpoints(key);
         let closed = inner.closed;
         let service = inner.services.entry(key.clone()).or_insert_with(|| {
-            let service = Service::new(key.clone(), settings.clone(), self.hold_max_bytes, &self.metrics);
+            let service = Service::new(
+                key.clone(),
+                settings.clone(),
+                self.hold_max_bytes,
+                &self.metrics,
+            );
             if closed {
                 service.close(Closed::ShuttingDown);
             }
@@ -127,15 +132,28 @@ mod tests {
     use crate::core::routes::{Endpoint, ServiceRecord, Settings, SliceRecord};
 
     fn record(name: &str) -> ServiceRecord {
-        ServiceRecord { key: ServiceKey::new("ns", name), created_seconds: 1, names: vec![name.into()], settings: Settings::default() }
+        ServiceRecord {
+            key: ServiceKey::new("ns", name),
+            created_seconds: 1,
+            names: vec![name.into()],
+            settings: Settings::default(),
+        }
     }
 
     #[test]
     fn endpoints_that_come_before_their_service_are_not_lost() {
         let directory = Directory::new(Arc::default(), 100);
-        let ready = vec![Endpoint { address: ([127, 0, 0, 1], 1).into(), pod_uid: String::new(), pod_name: String::new() }];
+        let ready = vec![Endpoint {
+            address: ([127, 0, 0, 1], 1).into(),
+            pod_uid: String::new(),
+            pod_name: String::new(),
+        }];
         directory.update(|routes| {
-            routes.apply_slice(SliceRecord { slice: ServiceKey::new("ns", "chat-x"), service: ServiceKey::new("ns", "chat"), ready })
+            routes.apply_slice(SliceRecord {
+                slice: ServiceKey::new("ns", "chat-x"),
+                service: ServiceKey::new("ns", "chat"),
+                ready,
+            })
         });
         assert!(directory.lookup("chat").is_none());
         directory.update(|routes| routes.apply_service(record("chat")));

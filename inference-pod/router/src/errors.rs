@@ -31,7 +31,13 @@ const ECHOED_CHARS: usize = 128;
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, param: None, message: message.into(), retry_after_seconds: None }
+        Self {
+            status,
+            code,
+            param: None,
+            message: message.into(),
+            retry_after_seconds: None,
+        }
     }
 
     fn retry_after(mut self, seconds: u32) -> Self {
@@ -47,34 +53,49 @@ impl ApiError {
     /// No such path here.
     pub fn unknown_path(path: &str) -> Self {
         let path: String = path.chars().take(ECHOED_CHARS).collect();
-        Self::new(StatusCode::NOT_FOUND, "unknown_url", format!("unknown path {path}; this gateway serves GET /v1/models and POST /v1/..."))
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "unknown_url",
+            format!("unknown path {path}; this gateway serves GET /v1/models and POST /v1/..."),
+        )
     }
 
     /// The path is there, the method is not.
     pub fn wrong_method(allowed: &'static str) -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", format!("this path takes {allowed}"))
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            format!("this path takes {allowed}"),
+        )
     }
 
     /// No service has this name.
     pub fn unknown_model(model: &str) -> Self {
         let model: String = model.chars().take(ECHOED_CHARS).collect();
-        let message = format!("the model '{model}' does not exist; GET /v1/models lists those that do");
+        let message =
+            format!("the model '{model}' does not exist; GET /v1/models lists those that do");
         Self::new(StatusCode::NOT_FOUND, "model_not_found", message).param("model")
     }
 
     /// The cluster's services are not known yet.
     pub fn not_synced() -> Self {
-        let message = "this gateway has just started and does not know the cluster's models yet; try again";
+        let message =
+            "this gateway has just started and does not know the cluster's models yet; try again";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "gateway_starting", message).retry_after(1)
     }
 
     /// The service's hold queue takes no more.
     pub fn hold_refused(service: &ServiceKey, refusal: Refusal) -> Self {
-        let message = format!("{service} has no pod to take this request and {refusal}; try again later, or raise routing.hold.maxRequests or scaling.minReplicas");
+        let message = format!(
+            "{service} has no pod to take this request and {refusal}; try again later, or raise routing.hold.maxRequests or scaling.minReplicas"
+        );
         match refusal {
-            Refusal::TooManyRequests(_) | Refusal::TooManyBytes(_) => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_held_requests", message).retry_after(5)
-            }
+            Refusal::TooManyRequests(_) | Refusal::TooManyBytes(_) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too_many_held_requests",
+                message,
+            )
+            .retry_after(5),
             Refusal::Closed => Self::shutting_down(),
         }
     }
@@ -91,7 +112,12 @@ impl ApiError {
 
     /// This process ends.
     pub fn shutting_down() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "gateway_stopping", "this gateway is shutting down; send the request again").retry_after(1)
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "gateway_stopping",
+            "this gateway is shutting down; send the request again",
+        )
+        .retry_after(1)
     }
 
     /// Every pod declined.
@@ -102,34 +128,57 @@ impl ApiError {
 
     /// No pod could be reached.
     pub fn unreachable(service: &ServiceKey) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, "pods_unreachable", format!("no pod of {service} could be reached; try again")).retry_after(5)
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            "pods_unreachable",
+            format!("no pod of {service} could be reached; try again"),
+        )
+        .retry_after(5)
     }
 
     /// A pod failed before it had answered.
     pub fn pod_failed(service: &ServiceKey) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, "pod_failed", format!("a pod of {service} failed before it had answered; try again")).retry_after(1)
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            "pod_failed",
+            format!("a pod of {service} failed before it had answered; try again"),
+        )
+        .retry_after(1)
     }
 
     /// A pod failed in the middle of its answer.
     pub fn stream_failed(service: &ServiceKey) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, "pod_failed", format!("the pod of {service} failed in the middle of this stream; send the request again"))
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            "pod_failed",
+            format!(
+                "the pod of {service} failed in the middle of this stream; send the request again"
+            ),
+        )
     }
 
     /// A pod stopped in the middle of its answer.
     pub fn stream_stalled(service: &ServiceKey, seconds: u64) -> Self {
-        let message = format!("the pod of {service} sent nothing for {seconds} s in the middle of this answer; send the request again");
+        let message = format!(
+            "the pod of {service} sent nothing for {seconds} s in the middle of this answer; send the request again"
+        );
         Self::new(StatusCode::GATEWAY_TIMEOUT, "pod_stalled", message)
     }
 
     /// A pod did not begin its answer in time.
     pub fn pod_timed_out(service: &ServiceKey, seconds: u64) -> Self {
-        let message = format!("the pod of {service} did not begin to answer within {seconds} s; ask for less, or stream the answer");
+        let message = format!(
+            "the pod of {service} did not begin to answer within {seconds} s; ask for less, or stream the answer"
+        );
         Self::new(StatusCode::GATEWAY_TIMEOUT, "pod_timed_out", message)
     }
 
     /// Whether the connection must not be used again: the request was not read to its end.
     pub fn closes_connection(&self) -> bool {
-        matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT)
+        matches!(
+            self.status,
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT
+        )
     }
 
     fn kind(&self) -> &'static str {
@@ -159,7 +208,14 @@ impl ApiError {
             headers.insert(RETRY_AFTER, seconds.into());
         }
         if self.status == StatusCode::METHOD_NOT_ALLOWED {
-            headers.insert(ALLOW, HeaderValue::from_static(if self.message.contains("POST") { "POST" } else { "GET" }));
+            headers.insert(
+                ALLOW,
+                HeaderValue::from_static(if self.message.contains("POST") {
+                    "POST"
+                } else {
+                    "GET"
+                }),
+            );
         }
         if self.closes_connection() {
             headers.insert(http::header::CONNECTION, HeaderValue::from_static("close"));
@@ -175,7 +231,11 @@ impl From<ModelError> for ApiError {
             ModelError::Missing => "missing_model",
         };
         let built = Self::new(StatusCode::BAD_REQUEST, code, error.to_string());
-        if code == "missing_model" { built.param("model") } else { built }
+        if code == "missing_model" {
+            built.param("model")
+        } else {
+            built
+        }
     }
 }
 
@@ -183,10 +243,14 @@ impl From<&BodyError> for ApiError {
     fn from(error: &BodyError) -> Self {
         let message = error.to_string();
         match error {
-            BodyError::TooLarge(_) => Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message),
+            BodyError::TooLarge(_) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+            }
             BodyError::TooSlow => Self::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", message),
             BodyError::Broken => Self::new(StatusCode::BAD_REQUEST, "body_malformed", message),
-            BodyError::NoMemory(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "gateway_full", message).retry_after(1),
+            BodyError::NoMemory(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "gateway_full", message).retry_after(1)
+            }
         }
     }
 }
@@ -209,14 +273,24 @@ mod tests {
 
     #[test]
     fn a_clients_own_text_is_repeated_only_in_part() {
-        assert!(ApiError::unknown_model(&"x".repeat(1_000_000)).message.len() < 300);
+        assert!(
+            ApiError::unknown_model(&"x".repeat(1_000_000))
+                .message
+                .len()
+                < 300
+        );
         assert!(ApiError::unknown_path(&"x".repeat(1_000_000)).message.len() < 300);
     }
 
     #[test]
     fn what_may_be_tried_again_says_when() {
         let key = ServiceKey::new("ns", "chat");
-        for error in [ApiError::not_synced(), ApiError::held_too_long(&key, 3), ApiError::hold_refused(&key, Refusal::TooManyRequests(9)), ApiError::shutting_down()] {
+        for error in [
+            ApiError::not_synced(),
+            ApiError::held_too_long(&key, 3),
+            ApiError::hold_refused(&key, Refusal::TooManyRequests(9)),
+            ApiError::shutting_down(),
+        ] {
             assert!(error.into_response().headers().contains_key(RETRY_AFTER));
         }
     }

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue};
 
@@ -75,14 +76,23 @@ pub fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue, event_stream
 
 /// The client's request id if it is short and printable, else a new one made of `random`.
 pub fn request_id(headers: &HeaderMap, random: u128) -> HeaderValue {
-    let usable = |id: &&HeaderValue| (1..=MAX_REQUEST_ID_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
-    headers.get(REQUEST_ID).filter(usable).cloned().unwrap_or_else(|| {
-        HeaderValue::try_from(format!("{random:032x}")).unwrap_or(HeaderValue::from_static("unknown"))
-    })
+    let usable = |id: &&HeaderValue| {
+        (1..=MAX_REQUEST_ID_BYTES).contains(&id.len())
+            && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    };
+    headers
+        .get(REQUEST_ID)
+        .filter(usable)
+        .cloned()
+        .unwrap_or_else(|| {
+            HeaderValue::try_from(format!("{random:032x}"))
+                .unwrap_or(HeaderValue::from_static("unknown"))
+        })
 }
 
 fn peer_value(peer: IpAddr) -> HeaderValue {
-    HeaderValue::try_from(peer.to_canonical().to_string()).unwrap_or(HeaderValue::from_static("unknown"))
+    HeaderValue::try_from(peer.to_canonical().to_string())
+        .unwrap_or(HeaderValue::from_static("unknown"))
 }
 
 #[cfg(test)]
@@ -114,9 +124,24 @@ mod tests {
 
     #[test]
     fn a_pod_sees_who_asked_and_a_length_of_the_gateways_own() {
-        let mut headers = map(&[("host", "models.example"), ("content-length", "9"), ("expect", "100-continue"), ("x-forwarded-for", "10.0.0.9"), ("x-request-id", "old")]);
-        to_upstream(&mut headers, IpAddr::from([127, 0, 0, 1]), &HeaderValue::from_static("new"));
-        let expected = map(&[("x-forwarded-for", "10.0.0.9"), ("x-forwarded-for", "127.0.0.1"), ("x-request-id", "new"), ("x-forwarded-host", "models.example")]);
+        let mut headers = map(&[
+            ("host", "models.example"),
+            ("content-length", "9"),
+            ("expect", "100-continue"),
+            ("x-forwarded-for", "10.0.0.9"),
+            ("x-request-id", "old"),
+        ]);
+        to_upstream(
+            &mut headers,
+            IpAddr::from([127, 0, 0, 1]),
+            &HeaderValue::from_static("new"),
+        );
+        let expected = map(&[
+            ("x-forwarded-for", "10.0.0.9"),
+            ("x-forwarded-for", "127.0.0.1"),
+            ("x-request-id", "new"),
+            ("x-forwarded-host", "models.example"),
+        ]);
         assert_eq!(headers, expected);
     }
 
@@ -128,7 +153,10 @@ mod tests {
             assert_eq!(request_id(&map(&[("x-request-id", id)]), 7), made);
         }
         let mut long = HeaderMap::new();
-        long.insert(REQUEST_ID, HeaderValue::try_from("x".repeat(129)).expect("valid"));
+        long.insert(
+            REQUEST_ID,
+            HeaderValue::try_from("x".repeat(129)).expect("valid"),
+        );
         assert_eq!(request_id(&long, 7), made);
     }
 }

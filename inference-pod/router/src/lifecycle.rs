@@ -31,7 +31,11 @@ const DEAD_AFTER: Duration = Duration::from_secs(15);
 
 impl Default for Lifecycle {
     fn default() -> Self {
-        Self { phase: watch::Sender::new(Phase::Serving), started: Instant::now(), last_beat_ms: AtomicU64::new(0) }
+        Self {
+            phase: watch::Sender::new(Phase::Serving),
+            started: Instant::now(),
+            last_beat_ms: AtomicU64::new(0),
+        }
     }
 }
 
@@ -74,7 +78,8 @@ impl Lifecycle {
     }
 
     fn is_alive_at(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.last_beat_ms.load(Ordering::Relaxed)) < DEAD_AFTER.as_millis() as u64
+        now_ms.saturating_sub(self.last_beat_ms.load(Ordering::Relaxed))
+            < DEAD_AFTER.as_millis() as u64
     }
 
     fn now_ms(&self) -> u64 {

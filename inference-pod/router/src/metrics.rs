@@ -79,7 +79,9 @@ pub struct Metrics {
 /// 5 ms to 11 minutes, each bound half as large again as the one before: a model's first token and its
 /// whole answer both fall among them.
 fn seconds_buckets() -> Histogram {
-    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(0.005, 1.8, 21))
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
+        0.005, 1.8, 21,
+    ))
 }
 
 fn histograms() -> Histograms {
@@ -113,20 +115,72 @@ impl Default for Metrics {
 impl Metrics {
     fn register(&mut self) {
         let registry = &mut self.registry;
-        registry.register("in_flight_requests", "Requests given to pods and not finished", self.in_flight.clone());
-        registry.register("held_requests", "Requests waiting for a pod that can take them", self.held.clone());
-        registry.register("ready_pods", "Pods that may be given requests", self.ready_pods.clone());
-        registry.register("requests", "Finished requests by status code; 499 is a client that left", self.requests.clone());
+        registry.register(
+            "in_flight_requests",
+            "Requests given to pods and not finished",
+            self.in_flight.clone(),
+        );
+        registry.register(
+            "held_requests",
+            "Requests waiting for a pod that can take them",
+            self.held.clone(),
+        );
+        registry.register(
+            "ready_pods",
+            "Pods that may be given requests",
+            self.ready_pods.clone(),
+        );
+        registry.register(
+            "requests",
+            "Finished requests by status code; 499 is a client that left",
+            self.requests.clone(),
+        );
         registry.register("chosen", "Requests given to each pod", self.chosen.clone());
-        registry.register("retries", "Attempts that failed before a response and were taken elsewhere", self.retries.clone());
-        registry.register("cut_streams", "Responses that a pod broke off in the middle", self.cut_streams.clone());
-        registry.register("time_to_first_byte_seconds", "From a request's head to its response's first byte, holding included", self.first_byte.clone());
-        registry.register("request_duration_seconds", "From a request's head to its response's last byte", self.duration.clone());
-        registry.register("hold_seconds", "How long held requests waited", self.hold.clone());
-        registry.register("rejected", "Requests refused before a service was found, by error code", self.rejected.clone());
-        registry.register("watch_errors", "Failures of the watches on the API server", self.watch_errors.clone());
-        registry.register("open_connections", "Client connections open", self.open_connections.clone());
-        registry.register("body_bytes", "Bytes of request bodies held in memory", self.body_bytes.clone());
+        registry.register(
+            "retries",
+            "Attempts that failed before a response and were taken elsewhere",
+            self.retries.clone(),
+        );
+        registry.register(
+            "cut_streams",
+            "Responses that a pod broke off in the middle",
+            self.cut_streams.clone(),
+        );
+        registry.register(
+            "time_to_first_byte_seconds",
+            "From a request's head to its response's first byte, holding included",
+            self.first_byte.clone(),
+        );
+        registry.register(
+            "request_duration_seconds",
+            "From a request's head to its response's last byte",
+            self.duration.clone(),
+        );
+        registry.register(
+            "hold_seconds",
+            "How long held requests waited",
+            self.hold.clone(),
+        );
+        registry.register(
+            "rejected",
+            "Requests refused before a service was found, by error code",
+            self.rejected.clone(),
+        );
+        registry.register(
+            "watch_errors",
+            "Failures of the watches on the API server",
+            self.watch_errors.clone(),
+        );
+        registry.register(
+            "open_connections",
+            "Client connections open",
+            self.open_connections.clone(),
+        );
+        registry.register(
+            "body_bytes",
+            "Bytes of request bodies held in memory",
+            self.body_bytes.clone(),
+        );
     }
 
     /// The metrics in the OpenMetrics text format.
@@ -148,7 +202,10 @@ impl Metrics {
 
     /// The handles of one service. Its series exist from now on.
     pub fn service(self: &Arc<Self>, key: &ServiceKey) -> ServiceMetrics {
-        let labels = ServiceLabels { namespace: key.namespace().into(), service: key.name().into() };
+        let labels = ServiceLabels {
+            namespace: key.namespace().into(),
+            service: key.name().into(),
+        };
         ServiceMetrics {
             in_flight: self.in_flight.get_or_create_owned(&labels),
             held: self.held.get_or_create_owned(&labels),
@@ -157,7 +214,11 @@ impl Metrics {
             first_byte: self.first_byte.get_or_create_owned(&labels),
             duration: self.duration.get_or_create_owned(&labels),
             hold: self.hold.get_or_create_owned(&labels),
-            succeeded: self.requests.get_or_create_owned(&CodeLabels { namespace: labels.namespace.clone(), service: labels.service.clone(), code: 200 }),
+            succeeded: self.requests.get_or_create_owned(&CodeLabels {
+                namespace: labels.namespace.clone(),
+                service: labels.service.clone(),
+                code: 200,
+            }),
             other_codes: Mutex::default(),
             all: Arc::clone(self),
             labels,
@@ -197,13 +258,22 @@ impl ServiceMetrics {
             self.succeeded.inc();
             return;
         }
-        self.other_codes.lock().unwrap_or_else(PoisonError::into_inner).insert(code);
-        self.all.requests.get_or_create(&self.code_labels(code)).inc();
+        self.other_codes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(code);
+        self.all
+            .requests
+            .get_or_create(&self.code_labels(code))
+            .inc();
     }
 
     /// Counts an attempt that is tried elsewhere; `reason` is one of `connect`, `refused`, `broken`.
     pub fn count_retry(&self, reason: &'static str) {
-        self.all.retries.get_or_create(&self.reason_labels(reason)).inc();
+        self.all
+            .retries
+            .get_or_create(&self.reason_labels(reason))
+            .inc();
     }
 
     /// The counter of requests given to `pod`.
@@ -230,21 +300,38 @@ impl ServiceMetrics {
             all.retries.remove(&self.reason_labels(reason));
         }
         all.requests.remove(&self.code_labels(200));
-        for code in self.other_codes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for code in self
+            .other_codes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
             all.requests.remove(&self.code_labels(*code));
         }
     }
 
     fn code_labels(&self, code: u16) -> CodeLabels {
-        CodeLabels { namespace: self.labels.namespace.clone(), service: self.labels.service.clone(), code }
+        CodeLabels {
+            namespace: self.labels.namespace.clone(),
+            service: self.labels.service.clone(),
+            code,
+        }
     }
 
     fn pod_labels(&self, pod: &str) -> PodLabels {
-        PodLabels { namespace: self.labels.namespace.clone(), service: self.labels.service.clone(), pod: pod.into() }
+        PodLabels {
+            namespace: self.labels.namespace.clone(),
+            service: self.labels.service.clone(),
+            pod: pod.into(),
+        }
     }
 
     fn reason_labels(&self, reason: &'static str) -> ReasonLabels {
-        ReasonLabels { namespace: self.labels.namespace.clone(), service: self.labels.service.clone(), reason }
+        ReasonLabels {
+            namespace: self.labels.namespace.clone(),
+            service: self.labels.service.clone(),
+            reason,
+        }
     }
 }
 

@@ -50,7 +50,11 @@ pub struct ProxyConfig {
 impl Default for ProxyConfig {
     fn default() -> Self {
         Self {
-            body: ReadLimits { max_bytes: 4 << 20, idle_timeout: Duration::from_secs(15), total_timeout: Duration::from_secs(120) },
+            body: ReadLimits {
+                max_bytes: 4 << 20,
+                idle_timeout: Duration::from_secs(15),
+                total_timeout: Duration::from_secs(120),
+            },
             body_memory_bytes: 256 << 20,
             max_attempts: 3,
             stall_timeout: Duration::from_secs(300),
@@ -85,13 +89,28 @@ impl Gateway {
     /// A gateway over these routes.
     pub fn new(directory: Arc<Directory>, metrics: Arc<Metrics>, config: ProxyConfig) -> Self {
         let upstream = Upstream::new(config.upstream);
-        Self { directory, metrics, budget: ByteBudget::new(config.body_memory_bytes), upstream, config }
+        Self {
+            directory,
+            metrics,
+            budget: ByteBudget::new(config.body_memory_bytes),
+            upstream,
+            config,
+        }
     }
 
     /// Answers one request.
-    pub async fn handle(self: Arc<Self>, peer: IpAddr, request: Request<Incoming>) -> Result<Response<GatewayBody>, Infallible> {
+    pub async fn handle(
+        self: Arc<Self>,
+        peer: IpAddr,
+        request: Request<Incoming>,
+    ) -> Result<Response<GatewayBody>, Infallible> {
         let id = headers::request_id(request.headers(), rand::random());
-        let mut record = RequestRecord::start(self.config.access_log, Arc::clone(&self.metrics), id.clone(), request.uri().path());
+        let mut record = RequestRecord::start(
+            self.config.access_log,
+            Arc::clone(&self.metrics),
+            id.clone(),
+            request.uri().path(),
+        );
         let answered = self.route(peer, request, &id, &mut record).await;
         Ok(match answered {
             Ok(Answer::Pod(answer)) => self.pod_response(answer, &id, record).await,
@@ -100,12 +119,20 @@ impl Gateway {
         })
     }
 
-    async fn route(&self, peer: IpAddr, request: Request<Incoming>, id: &HeaderValue, record: &mut RequestRecord) -> Result<Answer, ApiError> {
+    async fn route(
+        &self,
+        peer: IpAddr,
+        request: Request<Incoming>,
+        id: &HeaderValue,
+        record: &mut RequestRecord,
+    ) -> Result<Answer, ApiError> {
         let path = request.uri().path();
         let models = path == "/v1/models" || path.starts_with("/v1/models/");
         match *request.method() {
             Method::GET | Method::HEAD if models => self.models(path).map(Answer::Own),
-            Method::POST if path.starts_with("/v1/") && !models => self.proxy(peer, request, id, record).await.map(Answer::Pod),
+            Method::POST if path.starts_with("/v1/") && !models => {
+                self.proxy(peer, request, id, record).await.map(Answer::Pod)
+            }
             _ if models => Err(ApiError::wrong_method("GET")),
             _ if path.starts_with("/v1/") => Err(ApiError::wrong_method("POST")),
             _ => Err(ApiError::unknown_path(path)),
@@ -122,7 +149,13 @@ impl Gateway {
         }
     }
 
-    async fn proxy(&self, peer: IpAddr, request: Request<Incoming>, id: &HeaderValue, record: &mut RequestRecord) -> Result<PodAnswer, ApiError> {
+    async fn proxy(
+        &self,
+        peer: IpAddr,
+        request: Request<Incoming>,
+        id: &HeaderValue,
+        record: &mut RequestRecord,
+    ) -> Result<PodAnswer, ApiError> {
         let (mut head, mut incoming) = request.into_parts();
         let read = body::read_body(&mut incoming, self.config.body, &self.budget).await;
         let waits_to_be_asked = head.headers.contains_key(EXPECT);
@@ -130,24 +163,50 @@ impl Gateway {
         let service = self.find_service(&body.bytes)?;
         record.routed(Arc::clone(&service), body.bytes.len());
         headers::to_upstream(&mut head.headers, peer, id);
-        let path = head.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-        let request = UpstreamRequest { method: head.method, path, headers: head.headers, body: body.bytes.clone() };
-        Forward::new(self, service, request, body, record).run().await
+        let path = head
+            .uri
+            .path_and_query()
+            .cloned()
+            .unwrap_or(PathAndQuery::from_static("/"));
+        let request = UpstreamRequest {
+            method: head.method,
+            path,
+            headers: head.headers,
+            body: body.bytes.clone(),
+        };
+        Forward::new(self, service, request, body, record)
+            .run()
+            .await
     }
 
     fn find_service(&self, body: &[u8]) -> Result<Arc<Service>, ApiError> {
         let model = request_model(body)?;
         self.directory.lookup(&model).ok_or_else(|| {
-            if self.directory.is_synced() { ApiError::unknown_model(&model) } else { ApiError::not_synced() }
+            if self.directory.is_synced() {
+                ApiError::unknown_model(&model)
+            } else {
+                ApiError::not_synced()
+            }
         })
     }
 
-    async fn pod_response(&self, answer: PodAnswer, id: &HeaderValue, mut record: RequestRecord) -> Response<GatewayBody> {
-        let PodAnswer { mut head, body, placed } = answer;
+    async fn pod_response(
+        &self,
+        answer: PodAnswer,
+        id: &HeaderValue,
+        mut record: RequestRecord,
+    ) -> Response<GatewayBody> {
+        let PodAnswer {
+            mut head,
+            body,
+            placed,
+        } = answer;
         let event_stream = is_event_stream(&head.headers);
         record.answered_by(placed.pod.label(), head.status);
         headers::to_client(&mut head.headers, id, event_stream);
-        if self.config.name_pod && let Ok(pod) = HeaderValue::try_from(placed.pod.label()) {
+        if self.config.name_pod
+            && let Ok(pod) = HeaderValue::try_from(placed.pod.label())
+        {
             head.headers.insert(headers::POD, pod);
         }
         let body = match body {
@@ -156,9 +215,13 @@ impl Gateway {
                 record.completed();
                 GatewayBody::full(bytes)
             }
-            PodBody::Coming(incoming) => {
-                GatewayBody::Relay(Box::pin(Relay::new(incoming, event_stream, self.config.stall_timeout, placed, record)))
-            }
+            PodBody::Coming(incoming) => GatewayBody::Relay(Box::pin(Relay::new(
+                incoming,
+                event_stream,
+                self.config.stall_timeout,
+                placed,
+                record,
+            ))),
         };
         Response::from_parts(head, body)
     }
@@ -180,7 +243,10 @@ enum PodBody {
     Coming(Incoming),
 }
 
-fn own_response(response: Response<GatewayBody>, mut record: RequestRecord) -> Response<GatewayBody> {
+fn own_response(
+    response: Response<GatewayBody>,
+    mut record: RequestRecord,
+) -> Response<GatewayBody> {
     record.own(response.status());
     response
 }
@@ -188,7 +254,9 @@ fn own_response(response: Response<GatewayBody>, mut record: RequestRecord) -> R
 fn refusal(error: ApiError, id: &HeaderValue, record: &mut RequestRecord) -> Response<GatewayBody> {
     record.refused(&error);
     let mut response = error.into_response();
-    response.headers_mut().insert(headers::REQUEST_ID, id.clone());
+    response
+        .headers_mut()
+        .insert(headers::REQUEST_ID, id.clone());
     response
 }
 
@@ -201,7 +269,9 @@ fn refuse_body(error: &BodyError, rest: Incoming, waits_to_be_asked: bool) -> Ap
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    let event_stream = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+    let event_stream = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
     event_stream && !headers.contains_key(CONTENT_ENCODING)
 }
 
@@ -219,10 +289,26 @@ struct Forward<'a> {
 }
 
 impl<'a> Forward<'a> {
-    fn new(gateway: &'a Gateway, service: Arc<Service>, request: UpstreamRequest, body: ReadBody, record: &'a mut RequestRecord) -> Self {
+    fn new(
+        gateway: &'a Gateway,
+        service: Arc<Service>,
+        request: UpstreamRequest,
+        body: ReadBody,
+        record: &'a mut RequestRecord,
+    ) -> Self {
         let hold_timeout = service.hold_timeout();
         let attempts = Attempts::new(gateway.config.max_attempts);
-        Self { gateway, service, request, body, record, attempts, tried: Vec::new(), deadline: Instant::now() + hold_timeout, hold_timeout }
+        Self {
+            gateway,
+            service,
+            request,
+            body,
+            record,
+            attempts,
+            tried: Vec::new(),
+            deadline: Instant::now() + hold_timeout,
+            hold_timeout,
+        }
     }
 
     async fn run(mut self) -> Result<PodAnswer, ApiError> {
@@ -245,7 +331,10 @@ impl<'a> Forward<'a> {
 
     async fn admit(&mut self) -> Result<Option<Wave>, ApiError> {
         let asked = Instant::now();
-        let admitted = self.service.admit(self.body.bytes.len(), self.deadline).await;
+        let admitted = self
+            .service
+            .admit(self.body.bytes.len(), self.deadline)
+            .await;
         if !matches!(admitted, Ok(None)) {
             self.record.held_for(asked.elapsed());
         }
@@ -260,14 +349,37 @@ impl<'a> Forward<'a> {
             Err(error) => return Err((pod, error)),
         };
         let (head, incoming) = response.into_parts();
-        let small = incoming.size_hint().exact().is_some_and(|bytes| bytes <= GATHERED_BYTES);
+        let small = incoming
+            .size_hint()
+            .exact()
+            .is_some_and(|bytes| bytes <= GATHERED_BYTES);
         if !small || is_event_stream(&head.headers) {
-            return Ok(PodAnswer { head, body: PodBody::Coming(incoming), placed });
+            return Ok(PodAnswer {
+                head,
+                body: PodBody::Coming(incoming),
+                placed,
+            });
         }
         match tokio::time::timeout(self.gateway.config.stall_timeout, incoming.collect()).await {
-            Ok(Ok(whole)) => Ok(PodAnswer { head, body: PodBody::Whole(whole.to_bytes()), placed }),
-            Ok(Err(error)) => Err((pod, AttemptError { failure: Failure::Broken, detail: error.to_string() })),
-            Err(_) => Err((pod, AttemptError { failure: Failure::TimedOut, detail: "the answer stopped in its middle".into() })),
+            Ok(Ok(whole)) => Ok(PodAnswer {
+                head,
+                body: PodBody::Whole(whole.to_bytes()),
+                placed,
+            }),
+            Ok(Err(error)) => Err((
+                pod,
+                AttemptError {
+                    failure: Failure::Broken,
+                    detail: error.to_string(),
+                },
+            )),
+            Err(_) => Err((
+                pod,
+                AttemptError {
+                    failure: Failure::TimedOut,
+                    detail: "the answer stopped in its middle".into(),
+                },
+            )),
         }
     }
 
@@ -277,7 +389,10 @@ impl<'a> Forward<'a> {
             self.tried.push(pod);
         }
         let left = self.deadline.saturating_duration_since(Instant::now());
-        match self.attempts.after(error.failure, self.service.untried(&self.tried), left) {
+        match self
+            .attempts
+            .after(error.failure, self.service.untried(&self.tried), left)
+        {
             Next::GiveUp => Err(self.given_up(error.failure)),
             Next::OtherPod => {
                 self.service.metrics.count_retry(reason(error.failure));
@@ -286,7 +401,10 @@ impl<'a> Forward<'a> {
             Next::Wait(wait) => {
                 self.service.metrics.count_retry(reason(error.failure));
                 let asked = Instant::now();
-                let waited = self.service.wait_for_other_pod(self.body.bytes.len(), wait, &self.tried).await;
+                let waited = self
+                    .service
+                    .wait_for_other_pod(self.body.bytes.len(), wait, &self.tried)
+                    .await;
                 self.record.held_for(asked.elapsed());
                 if self.service.untried(&self.tried) == 0 {
                     self.tried.clear();
@@ -299,7 +417,9 @@ impl<'a> Forward<'a> {
     fn hold_error(&self, end: HoldEnd) -> ApiError {
         match end {
             HoldEnd::Refused(refusal) => ApiError::hold_refused(&self.service.key, refusal),
-            HoldEnd::Deadline => ApiError::held_too_long(&self.service.key, self.hold_timeout.as_secs()),
+            HoldEnd::Deadline => {
+                ApiError::held_too_long(&self.service.key, self.hold_timeout.as_secs())
+            }
             HoldEnd::Closed(Closed::ShuttingDown) => ApiError::shutting_down(),
             HoldEnd::Closed(Closed::Deleted) => ApiError::unknown_model(self.service.key.as_str()),
         }
@@ -311,7 +431,9 @@ impl<'a> Forward<'a> {
             Failure::Connect => ApiError::unreachable(key),
             Failure::Refused => ApiError::all_pods_refuse(key),
             Failure::Broken => ApiError::pod_failed(key),
-            Failure::TimedOut => ApiError::pod_timed_out(key, self.gateway.upstream.head_timeout().as_secs()),
+            Failure::TimedOut => {
+                ApiError::pod_timed_out(key, self.gateway.upstream.head_timeout().as_secs())
+            }
         }
     }
 }

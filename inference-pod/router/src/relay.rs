@@ -45,10 +45,16 @@ impl Body for GatewayBody {
     type Data = Bytes;
     type Error = BrokenOff;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         match self.get_mut() {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Relay(relay) => relay.as_mut().poll_data(cx).map(|next| next.map(|data| data.map(Frame::data))),
+            Self::Relay(relay) => relay
+                .as_mut()
+                .poll_data(cx)
+                .map(|next| next.map(|data| data.map(Frame::data))),
         }
     }
 
@@ -81,9 +87,22 @@ pub struct Relay {
 
 impl Relay {
     /// Relays `upstream`; `placed` and `record` end with it. A pod silent for `stall_timeout` counts as gone.
-    pub fn new(upstream: Incoming, event_stream: bool, stall_timeout: Duration, placed: Placed, record: RequestRecord) -> Self {
+    pub fn new(
+        upstream: Incoming,
+        event_stream: bool,
+        stall_timeout: Duration,
+        placed: Placed,
+        record: RequestRecord,
+    ) -> Self {
         let events = event_stream.then(WholeEvents::default);
-        Self { upstream, events, stall: Stall::new(stall_timeout), record, placed, ended: false }
+        Self {
+            upstream,
+            events,
+            stall: Stall::new(stall_timeout),
+            record,
+            placed,
+            ended: false,
+        }
     }
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
@@ -100,7 +119,9 @@ impl Relay {
                 None => return Poll::Ready(self.end()),
                 Some(Err(_)) => return Poll::Ready(self.break_off(false)),
                 Some(Ok(frame)) => {
-                    let Ok(data) = frame.into_data() else { continue };
+                    let Ok(data) = frame.into_data() else {
+                        continue;
+                    };
                     let data = match &mut self.events {
                         Some(events) => events.push(data),
                         None => data,
@@ -118,7 +139,11 @@ impl Relay {
     fn end(&mut self) -> Option<Result<Bytes, BrokenOff>> {
         self.ended = true;
         self.record.completed();
-        let rest = self.events.as_mut().map(WholeEvents::finish).filter(|rest| !rest.is_empty())?;
+        let rest = self
+            .events
+            .as_mut()
+            .map(WholeEvents::finish)
+            .filter(|rest| !rest.is_empty())?;
         self.record.sent(rest.len());
         Some(Ok(rest))
     }
@@ -127,7 +152,9 @@ impl Relay {
         self.ended = true;
         let error = self.error(stalled);
         self.record.cut(&error);
-        let Some(events) = &mut self.events else { return Some(Err(BrokenOff)) };
+        let Some(events) = &mut self.events else {
+            return Some(Err(BrokenOff));
+        };
         let event = [events.abandon(), &error.sse_event()].concat();
         self.record.sent(event.len());
         Some(Ok(event.into()))
@@ -135,7 +162,11 @@ impl Relay {
 
     fn error(&self, stalled: bool) -> ApiError {
         let key = self.placed.service_key();
-        if stalled { ApiError::stream_stalled(key, self.stall.timeout.as_secs()) } else { ApiError::stream_failed(key) }
+        if stalled {
+            ApiError::stream_stalled(key, self.stall.timeout.as_secs())
+        } else {
+            ApiError::stream_failed(key)
+        }
     }
 }
 
@@ -148,7 +179,11 @@ struct Stall {
 
 impl Stall {
     fn new(timeout: Duration) -> Self {
-        Self { timeout, timer: None, waiting: false }
+        Self {
+            timeout,
+            timer: None,
+            waiting: false,
+        }
     }
 
     fn heard(&mut self) {
@@ -157,7 +192,9 @@ impl Stall {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = Instant::now() + self.timeout;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         if !self.waiting {
             timer.as_mut().reset(deadline);
             self.waiting = true;

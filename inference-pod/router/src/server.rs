@@ -32,7 +32,11 @@ pub struct ServerConfig {
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        Self { max_connections: 20_000, head_timeout: Duration::from_secs(60), write_timeout: Duration::from_secs(60) }
+        Self {
+            max_connections: 20_000,
+            head_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
+        }
     }
 }
 
@@ -44,7 +48,12 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections until `stop` is ready, then returns what waits for the open ones.
-pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, config: ServerConfig, stop: impl Future<Output = ()>) -> GracefulShutdown {
+pub async fn serve(
+    listener: TcpListener,
+    gateway: Arc<Gateway>,
+    config: ServerConfig,
+    stop: impl Future<Output = ()>,
+) -> GracefulShutdown {
     let connections = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(config.max_connections));
     let builder = Arc::new(http_builder(config));
@@ -54,9 +63,17 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, config: ServerC
             accepted = accept(&listener, &places) => accepted,
             () = &mut stop => return connections,
         };
-        let Some((stream, peer, place)) = accepted else { continue };
+        let Some((stream, peer, place)) = accepted else {
+            continue;
+        };
         let guard = OpenConnection::new(&gateway, place);
-        let connection = Connection { gateway: Arc::clone(&gateway), builder: Arc::clone(&builder), watcher: connections.watcher(), peer: peer.ip(), config };
+        let connection = Connection {
+            gateway: Arc::clone(&gateway),
+            builder: Arc::clone(&builder),
+            watcher: connections.watcher(),
+            peer: peer.ip(),
+            config,
+        };
         tokio::spawn(async move {
             connection.run(stream).await;
             drop(guard);
@@ -64,7 +81,10 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, config: ServerC
     }
 }
 
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let place = Arc::clone(places).acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, peer)) => Some((stream, peer, place)),
@@ -78,7 +98,12 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpS
 
 fn http_builder(config: ServerConfig) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(config.head_timeout).max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_BYTES);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(config.head_timeout)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -99,7 +124,10 @@ impl OpenConnection {
     fn new(gateway: &Gateway, place: OwnedSemaphorePermit) -> Self {
         let gauge = gateway.metrics.open_connections.clone();
         gauge.inc();
-        Self { gauge, _place: place }
+        Self {
+            gauge,
+            _place: place,
+        }
     }
 }
 
@@ -131,7 +159,10 @@ impl Connection {
                 Arc::clone(&gateway).handle(peer, request)
             }
         });
-        let serving = self.builder.serve_connection(TokioIo::new(Box::pin(io)), service).into_owned();
+        let serving = self
+            .builder
+            .serve_connection(TokioIo::new(Box::pin(io)), service)
+            .into_owned();
         let mut serving = pin!(self.watcher.watch(serving));
         // Until it knows which version is spoken, hyper waits without a limit of its own.
         let first = tokio::time::sleep(self.config.head_timeout);
@@ -152,7 +183,9 @@ impl Connection {
 
 /// Small writes go out at once, and a client that has vanished is noticed.
 fn prepare(stream: &TcpStream) {
-    let keepalive = socket2::TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10));
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive);
 }

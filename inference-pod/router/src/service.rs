@@ -32,9 +32,15 @@ pub struct Pod {
 impl Pod {
     fn new(endpoint: Endpoint, metrics: &ServiceMetrics) -> Self {
         // A socket address is always a valid authority: digits, dots, colons and, for IPv6, brackets.
-        let authority = Authority::try_from(endpoint.address.to_string()).unwrap_or_else(|_| Authority::from_static("0.0.0.0:0"));
+        let authority = Authority::try_from(endpoint.address.to_string())
+            .unwrap_or_else(|_| Authority::from_static("0.0.0.0:0"));
         let chosen = metrics.chosen(label(&endpoint).as_str());
-        Self { endpoint, authority, in_flight: AtomicUsize::new(0), chosen }
+        Self {
+            endpoint,
+            authority,
+            in_flight: AtomicUsize::new(0),
+            chosen,
+        }
     }
 
     /// Its name, or its address if it has none.
@@ -44,7 +50,11 @@ impl Pod {
 }
 
 fn label(endpoint: &Endpoint) -> String {
-    if endpoint.pod_name.is_empty() { endpoint.address.to_string() } else { endpoint.pod_name.clone() }
+    if endpoint.pod_name.is_empty() {
+        endpoint.address.to_string()
+    } else {
+        endpoint.pod_name.clone()
+    }
 }
 
 impl PodView for Arc<Pod> {
@@ -99,11 +109,19 @@ pub struct Service {
 
 impl Service {
     /// A service without pods.
-    pub fn new(key: ServiceKey, settings: Settings, hold_max_bytes: usize, metrics: &Arc<Metrics>) -> Arc<Self> {
+    pub fn new(
+        key: ServiceKey,
+        settings: Settings,
+        hold_max_bytes: usize,
+        metrics: &Arc<Metrics>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             metrics: metrics.service(&key),
             key,
-            state: ArcSwap::from_pointee(State { settings, pods: Vec::new() }),
+            state: ArcSwap::from_pointee(State {
+                settings,
+                pods: Vec::new(),
+            }),
             pods_changed: watch::Sender::new(()),
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
@@ -119,9 +137,19 @@ impl Service {
     /// Callers take turns (the directory's lock), so no update is lost.
     pub fn update(self: &Arc<Self>, settings: Settings, endpoints: Vec<Endpoint>) {
         let before = self.state.load_full();
-        let known = |endpoint: &Endpoint| before.pods.iter().find(|pod| pod.endpoint == *endpoint).cloned();
-        let pods: Vec<_> =
-            endpoints.into_iter().map(|endpoint| known(&endpoint).unwrap_or_else(|| Arc::new(Pod::new(endpoint, &self.metrics)))).collect();
+        let known = |endpoint: &Endpoint| {
+            before
+                .pods
+                .iter()
+                .find(|pod| pod.endpoint == *endpoint)
+                .cloned()
+        };
+        let pods: Vec<_> = endpoints
+            .into_iter()
+            .map(|endpoint| {
+                known(&endpoint).unwrap_or_else(|| Arc::new(Pod::new(endpoint, &self.metrics)))
+            })
+            .collect();
         self.metrics.ready_pods.set(pods.len() as i64);
         self.state.store(Arc::new(State { settings, pods }));
         self.forget_pods_that_left(&before.pods);
@@ -153,7 +181,11 @@ impl Service {
     /// Ready pods that are not among `tried`.
     pub fn untried(&self, tried: &[Arc<Pod>]) -> usize {
         let state = self.state.load();
-        state.pods.iter().filter(|pod| !tried.iter().any(|tried| Arc::ptr_eq(tried, pod))).count()
+        state
+            .pods
+            .iter()
+            .filter(|pod| !tried.iter().any(|tried| Arc::ptr_eq(tried, pod)))
+            .count()
     }
 
     /// How long a request may be held.
@@ -166,7 +198,12 @@ impl Service {
         let state = self.state.load();
         let tried = tried_indices(&state.pods, tried);
         let request = RequestView { tried: &tried };
-        let chosen = state.settings.policy.choose(request, &state.pods, self.started.elapsed(), &mut rand::rng())?;
+        let chosen = state.settings.policy.choose(
+            request,
+            &state.pods,
+            self.started.elapsed(),
+            &mut rand::rng(),
+        )?;
         Some(Placed::new(self, &state.pods[chosen]))
     }
 
@@ -174,7 +211,11 @@ impl Service {
     ///
     /// The wave returned is dropped once the request is placed; it keeps its share of the pods'
     /// capacity meanwhile. A request whose deadline passes while pods are ready goes to them all the same.
-    pub async fn admit(self: &Arc<Self>, bytes: usize, deadline: Instant) -> Result<Option<Wave>, HoldEnd> {
+    pub async fn admit(
+        self: &Arc<Self>,
+        bytes: usize,
+        deadline: Instant,
+    ) -> Result<Option<Wave>, HoldEnd> {
         if self.ready_pods() > 0 && self.queued.load(Ordering::Relaxed) == 0 {
             return Ok(None);
         }
@@ -191,29 +232,45 @@ impl Service {
     }
 
     /// Waits for `wait`, or until there is a pod that is not among `tried`; counted as held meanwhile.
-    pub async fn wait_for_other_pod(self: &Arc<Self>, bytes: usize, wait: Duration, tried: &[Arc<Pod>]) -> Result<(), HoldEnd> {
+    pub async fn wait_for_other_pod(
+        self: &Arc<Self>,
+        bytes: usize,
+        wait: Duration,
+        tried: &[Arc<Pod>],
+    ) -> Result<(), HoldEnd> {
         let _held = self.enter_hold(bytes)?;
         let mut changes = self.pods_changed.subscribe();
-        let other = async {
-            while self.untried(tried) == 0 && changes.changed().await.is_ok() {}
-        };
+        let other = async { while self.untried(tried) == 0 && changes.changed().await.is_ok() {} };
         let _ = tokio::time::timeout(wait, other).await;
         Ok(())
     }
 
     fn enter_hold(self: &Arc<Self>, bytes: usize) -> Result<Held, HoldEnd> {
         let max_requests = self.state.load().settings.hold_max_requests;
-        let limits = Limits { max_requests, max_bytes: self.hold_max_bytes };
-        self.lock_queue(|queue| queue.admit(bytes, limits)).map_err(|refusal| match refusal {
-            Refusal::Closed => HoldEnd::Closed(self.closed_because()),
-            bound => HoldEnd::Refused(bound),
-        })?;
+        let limits = Limits {
+            max_requests,
+            max_bytes: self.hold_max_bytes,
+        };
+        self.lock_queue(|queue| queue.admit(bytes, limits))
+            .map_err(|refusal| match refusal {
+                Refusal::Closed => HoldEnd::Closed(self.closed_because()),
+                bound => HoldEnd::Refused(bound),
+            })?;
         self.metrics.held.inc();
-        Ok(Held { service: Arc::clone(self), ticket: None, bytes, since: Instant::now() })
+        Ok(Held {
+            service: Arc::clone(self),
+            ticket: None,
+            bytes,
+            since: Instant::now(),
+        })
     }
 
     fn closed_because(&self) -> Closed {
-        if self.closed.load(Ordering::Acquire) == Closed::Deleted as u8 { Closed::Deleted } else { Closed::ShuttingDown }
+        if self.closed.load(Ordering::Acquire) == Closed::Deleted as u8 {
+            Closed::Deleted
+        } else {
+            Closed::ShuttingDown
+        }
     }
 
     /// Lets go of as many waiting requests as the pods have room for.
@@ -237,7 +294,8 @@ impl Service {
         let state = self.state.load();
         let (ready, capacity) = (state.pods.len(), state.settings.pod_capacity);
         self.lock_queue(|queue| {
-            let in_flight = usize::try_from(self.metrics.in_flight.get()).unwrap_or(0) + self.let_go.load(Ordering::Acquire);
+            let in_flight = usize::try_from(self.metrics.in_flight.get()).unwrap_or(0)
+                + self.let_go.load(Ordering::Acquire);
             let wave = releasable(queue.waiting(), ready, in_flight, capacity);
             let woken: Vec<_> = std::iter::from_fn(|| queue.release()).take(wave).collect();
             // Counted inside the lock, or two pumps at once would each fill the same room.
@@ -247,7 +305,8 @@ impl Service {
     }
 
     fn lock_queue<T>(&self, act: impl FnOnce(&mut HoldQueue<oneshot::Sender<Wave>>) -> T) -> T {
-        let mut queue: MutexGuard<'_, _> = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue: MutexGuard<'_, _> =
+            self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let result = act(&mut queue);
         self.queued.store(queue.waiting(), Ordering::Relaxed);
         result
@@ -272,7 +331,10 @@ impl Placed {
         pod.in_flight.fetch_add(1, Ordering::Relaxed);
         pod.chosen.inc();
         service.metrics.in_flight.inc();
-        Self { service: Arc::clone(service), pod: Arc::clone(pod) }
+        Self {
+            service: Arc::clone(service),
+            pod: Arc::clone(pod),
+        }
     }
 
     /// The service the pod belongs to.
@@ -298,7 +360,9 @@ pub struct Wave {
 impl Wave {
     /// Takes over one of the places that `next_wave` has counted.
     fn new(service: &Arc<Service>) -> Self {
-        Self { service: Some(Arc::clone(service)) }
+        Self {
+            service: Some(Arc::clone(service)),
+        }
     }
 
     fn give_back(mut self) {
@@ -335,9 +399,13 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.service.lock_queue(|queue| queue.leave(self.ticket, self.bytes));
+        self.service
+            .lock_queue(|queue| queue.leave(self.ticket, self.bytes));
         self.service.metrics.held.dec();
-        self.service.metrics.hold.observe(self.since.elapsed().as_secs_f64());
+        self.service
+            .metrics
+            .hold
+            .observe(self.since.elapsed().as_secs_f64());
     }
 }
 

@@ -28,7 +28,11 @@ impl WholeEvents {
             return bytes;
         }
         self.waiting.extend_from_slice(&bytes[end..]);
-        if self.waiting.len() > MAX_WAITING_BYTES { self.tear(bytes) } else { bytes.slice(..end) }
+        if self.waiting.len() > MAX_WAITING_BYTES {
+            self.tear(bytes)
+        } else {
+            bytes.slice(..end)
+        }
     }
 
     /// What waits, when the stream has ended as it should.
@@ -84,13 +88,23 @@ mod tests {
     use super::*;
 
     fn push(events: &mut WholeEvents, text: &str) -> String {
-        String::from_utf8(events.push(Bytes::copy_from_slice(text.as_bytes())).to_vec()).expect("text")
+        String::from_utf8(
+            events
+                .push(Bytes::copy_from_slice(text.as_bytes()))
+                .to_vec(),
+        )
+        .expect("text")
     }
 
     #[test]
     fn whole_events_pass_untouched_and_at_once() {
         let mut events = WholeEvents::default();
-        for text in ["data: a\n\n", "data: b\r\n\r\n", "data: c\r\r", ": ping\n\ndata: d\n\n"] {
+        for text in [
+            "data: a\n\n",
+            "data: b\r\n\r\n",
+            "data: c\r\r",
+            ": ping\n\ndata: d\n\n",
+        ] {
             assert_eq!(push(&mut events, text), text);
         }
         assert_eq!(events.abandon(), b"");
@@ -122,7 +136,10 @@ mod tests {
         assert_eq!(events.abandon(), b"\n\n");
         assert_eq!(push(&mut events, "\n\n"), "\n\n");
         assert_eq!(events.abandon(), b"");
-        assert_eq!(push(&mut events, &format!("{huge}xx")).len(), huge.len() + 2);
+        assert_eq!(
+            push(&mut events, &format!("{huge}xx")).len(),
+            huge.len() + 2
+        );
         assert_eq!(events.abandon(), b"\n\n");
     }
 

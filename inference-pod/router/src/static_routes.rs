@@ -23,7 +23,9 @@ pub enum StaticRoutesError {
         source: std::io::Error,
     },
     /// It is not what is expected.
-    #[error("{path} is not a list of services such as [{{\"namespace\": \"default\", \"name\": \"chat\", \"models\": [\"chat\"], \"endpoints\": [\"127.0.0.1:8000\"]}}]")]
+    #[error(
+        "{path} is not a list of services such as [{{\"namespace\": \"default\", \"name\": \"chat\", \"models\": [\"chat\"], \"endpoints\": [\"127.0.0.1:8000\"]}}]"
+    )]
     Parse {
         /// The file.
         path: PathBuf,
@@ -47,9 +49,15 @@ struct StaticService {
 
 /// Fills `directory` from the JSON file at `path`.
 pub fn load(path: &Path, directory: &Directory) -> Result<(), StaticRoutesError> {
-    let text = std::fs::read(path).map_err(|source| StaticRoutesError::Read { path: path.into(), source })?;
+    let text = std::fs::read(path).map_err(|source| StaticRoutesError::Read {
+        path: path.into(),
+        source,
+    })?;
     let services: Vec<StaticService> =
-        serde_json::from_slice(&text).map_err(|source| StaticRoutesError::Parse { path: path.into(), source })?;
+        serde_json::from_slice(&text).map_err(|source| StaticRoutesError::Parse {
+            path: path.into(),
+            source,
+        })?;
     for service in services {
         directory.update(|routes| apply(routes, service));
     }
@@ -62,15 +70,32 @@ fn apply(routes: &mut Routes, service: StaticService) -> Vec<ServiceKey> {
     let key = ServiceKey::new(&service.namespace, &service.name);
     let defaults = Settings::default();
     let settings = Settings {
-        hold_max_requests: service.hold_max_requests.unwrap_or(defaults.hold_max_requests),
-        hold_timeout: service.hold_timeout_seconds.map_or(defaults.hold_timeout, Duration::from_secs),
+        hold_max_requests: service
+            .hold_max_requests
+            .unwrap_or(defaults.hold_max_requests),
+        hold_timeout: service
+            .hold_timeout_seconds
+            .map_or(defaults.hold_timeout, Duration::from_secs),
         pod_capacity: service.pod_capacity.unwrap_or(defaults.pod_capacity),
         ..defaults
     };
-    let endpoint = |address| Endpoint { address, pod_uid: String::new(), pod_name: String::new() };
+    let endpoint = |address| Endpoint {
+        address,
+        pod_uid: String::new(),
+        pod_name: String::new(),
+    };
     let ready = service.endpoints.into_iter().map(endpoint).collect();
-    routes.apply_service(ServiceRecord { key: key.clone(), created_seconds: 0, names: service.models, settings });
-    routes.apply_slice(SliceRecord { slice: key.clone(), service: key, ready })
+    routes.apply_service(ServiceRecord {
+        key: key.clone(),
+        created_seconds: 0,
+        names: service.models,
+        settings,
+    });
+    routes.apply_slice(SliceRecord {
+        slice: key.clone(),
+        service: key,
+        ready,
+    })
 }
 
 #[cfg(test)]
@@ -80,7 +105,10 @@ mod tests {
     use super::*;
 
     fn load_text(name: &str, text: &str) -> (Directory, Result<(), StaticRoutesError>) {
-        let path = std::env::temp_dir().join(format!("pagoda-static-routes-{}-{name}.json", std::process::id()));
+        let path = std::env::temp_dir().join(format!(
+            "pagoda-static-routes-{}-{name}.json",
+            std::process::id()
+        ));
         std::fs::write(&path, text).expect("written");
         let directory = Directory::new(Arc::default(), 100);
         let loaded = load(&path, &directory);

@@ -89,7 +89,10 @@ impl Upstream {
             .pool_max_idle_per_host(config.max_idle_per_pod)
             .http1_max_buf_size(MAX_HEAD_BYTES)
             .build(connector);
-        Self { client, head_timeout: config.head_timeout }
+        Self {
+            client,
+            head_timeout: config.head_timeout,
+        }
     }
 
     /// The time within which a pod must begin to answer.
@@ -99,15 +102,29 @@ impl Upstream {
 
     /// Sends `request` to `pod` and waits for the response's head. Dropping the future, and later the
     /// response, ends the request at the pod.
-    pub async fn send(&self, pod: &Pod, request: &UpstreamRequest) -> Result<Response<Incoming>, AttemptError> {
+    pub async fn send(
+        &self,
+        pod: &Pod,
+        request: &UpstreamRequest,
+    ) -> Result<Response<Incoming>, AttemptError> {
         let sending = self.client.request(build(pod, request)?);
         let response = match tokio::time::timeout(self.head_timeout, sending).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(classify(&error)),
-            Err(_) => return Err(AttemptError { failure: Failure::TimedOut, detail: "no response head in time".into() }),
+            Err(_) => {
+                return Err(AttemptError {
+                    failure: Failure::TimedOut,
+                    detail: "no response head in time".into(),
+                });
+            }
         };
-        if response.status() == StatusCode::SERVICE_UNAVAILABLE && response.headers().contains_key(RETRY_AFTER) {
-            return Err(AttemptError { failure: Failure::Refused, detail: "503 with Retry-After".into() });
+        if response.status() == StatusCode::SERVICE_UNAVAILABLE
+            && response.headers().contains_key(RETRY_AFTER)
+        {
+            return Err(AttemptError {
+                failure: Failure::Refused,
+                detail: "503 with Retry-After".into(),
+            });
         }
         Ok(response)
     }
@@ -118,7 +135,10 @@ fn build(pod: &Pod, request: &UpstreamRequest) -> Result<Request<Full<Bytes>>, A
     parts.scheme = Some(Scheme::HTTP);
     parts.authority = Some(pod.authority.clone());
     parts.path_and_query = Some(request.path.clone());
-    let uri = Uri::from_parts(parts).map_err(|error| AttemptError { failure: Failure::Broken, detail: error.to_string() })?;
+    let uri = Uri::from_parts(parts).map_err(|error| AttemptError {
+        failure: Failure::Broken,
+        detail: error.to_string(),
+    })?;
     let mut built = Request::new(Full::new(request.body.clone()));
     *built.method_mut() = request.method.clone();
     *built.uri_mut() = uri;
@@ -127,7 +147,16 @@ fn build(pod: &Pod, request: &UpstreamRequest) -> Result<Request<Full<Bytes>>, A
 }
 
 fn classify(error: &hyper_util::client::legacy::Error) -> AttemptError {
-    let failure = if error.is_connect() { Failure::Connect } else { Failure::Broken };
-    let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-    AttemptError { failure, detail: format!("{error}: {cause}") }
+    let failure = if error.is_connect() {
+        Failure::Connect
+    } else {
+        Failure::Broken
+    };
+    let cause = std::error::Error::source(error)
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    AttemptError {
+        failure,
+        detail: format!("{error}: {cause}"),
+    }
 }

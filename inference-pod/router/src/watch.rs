@@ -40,12 +40,18 @@ const WATCH_SECONDS: u32 = 60;
 pub async fn follow_services(client: Client, directory: Arc<Directory>, metrics: Arc<Metrics>) {
     let mut seen = HashSet::new();
     let api = Api::all(client);
-    follow(api, watcher::Config::default(), "InferenceService", &metrics, |event: Event<DeserializeGuard<InferenceService>>| {
-        directory.update(|routes| take_service(routes, &mut seen, &event));
-        if matches!(event, Event::InitDone) {
-            directory.services_known();
-        }
-    })
+    follow(
+        api,
+        watcher::Config::default(),
+        "InferenceService",
+        &metrics,
+        |event: Event<DeserializeGuard<InferenceService>>| {
+            directory.update(|routes| take_service(routes, &mut seen, &event));
+            if matches!(event, Event::InitDone) {
+                directory.services_known();
+            }
+        },
+    )
     .await;
 }
 
@@ -53,28 +59,43 @@ pub async fn follow_services(client: Client, directory: Arc<Directory>, metrics:
 pub async fn follow_endpoints(client: Client, directory: Arc<Directory>, metrics: Arc<Metrics>) {
     let mut seen = HashSet::new();
     let config = watcher::Config::default().labels(LABEL_SERVICE);
-    follow(Api::all(client), config, "EndpointSlice", &metrics, |event: Event<EndpointSlice>| {
-        directory.update(|routes| take_slice(routes, &mut seen, &event));
-        if matches!(event, Event::InitDone) {
-            directory.endpoints_known();
-        }
-    })
+    follow(
+        Api::all(client),
+        config,
+        "EndpointSlice",
+        &metrics,
+        |event: Event<EndpointSlice>| {
+            directory.update(|routes| take_slice(routes, &mut seen, &event));
+            if matches!(event, Event::InitDone) {
+                directory.endpoints_known();
+            }
+        },
+    )
     .await;
 }
 
-async fn follow<K>(api: Api<K>, config: watcher::Config, kind: &'static str, metrics: &Metrics, mut take: impl FnMut(Event<K>))
-where
+async fn follow<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    kind: &'static str,
+    metrics: &Metrics,
+    mut take: impl FnMut(Event<K>),
+) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let mut config = config.timeout(WATCH_SECONDS).streaming_lists();
     loop {
-        let stream = watcher::watcher(api.clone(), config.clone()).modify(|object| object.meta_mut().managed_fields = None).backoff(Patience::default());
+        let stream = watcher::watcher(api.clone(), config.clone())
+            .modify(|object| object.meta_mut().managed_fields = None)
+            .backoff(Patience::default());
         let mut stream = std::pin::pin!(stream);
         let mut healthy = false;
         loop {
             match stream.try_next().await {
                 Ok(Some(event)) => {
-                    if !healthy && matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
+                    if !healthy
+                        && matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_))
+                    {
                         healthy = true;
                         tracing::info!(kind, "following the cluster");
                     }
@@ -97,7 +118,9 @@ where
 
 /// API servers before 1.32, or with the feature off, refuse `sendInitialEvents`.
 fn refuses_streaming_lists(error: &watcher::Error) -> bool {
-    let (watcher::Error::WatchStartFailed(kube::Error::Api(status)) | watcher::Error::InitialListFailed(kube::Error::Api(status))) = error else {
+    let (watcher::Error::WatchStartFailed(kube::Error::Api(status))
+    | watcher::Error::InitialListFailed(kube::Error::Api(status))) = error
+    else {
         return false;
     };
     status.code == 422 || status.message.contains("sendInitialEvents")
@@ -130,7 +153,11 @@ fn key_of(object: &impl ResourceExt) -> ServiceKey {
     ServiceKey::new(&object.namespace().unwrap_or_default(), &object.name_any())
 }
 
-fn take_service(routes: &mut Routes, seen: &mut HashSet<ServiceKey>, event: &Event<DeserializeGuard<InferenceService>>) -> Vec<ServiceKey> {
+fn take_service(
+    routes: &mut Routes,
+    seen: &mut HashSet<ServiceKey>,
+    event: &Event<DeserializeGuard<InferenceService>>,
+) -> Vec<ServiceKey> {
     match event {
         Event::Init => {
             seen.clear();
@@ -145,19 +172,28 @@ fn take_service(routes: &mut Routes, seen: &mut HashSet<ServiceKey>, event: &Eve
     }
 }
 
-fn apply_service(routes: &mut Routes, object: &DeserializeGuard<InferenceService>) -> Vec<ServiceKey> {
+fn apply_service(
+    routes: &mut Routes,
+    object: &DeserializeGuard<InferenceService>,
+) -> Vec<ServiceKey> {
     match &object.0 {
         Err(error) => {
             tracing::warn!(service = %key_of(object), %error, "an InferenceService cannot be read; its last readable form stays");
             Vec::new()
         }
         // Its pods are being taken away: nothing will come of waiting for them.
-        Ok(service) if service.metadata.deletion_timestamp.is_some() => routes.remove_service(&key_of(service)),
+        Ok(service) if service.metadata.deletion_timestamp.is_some() => {
+            routes.remove_service(&key_of(service))
+        }
         Ok(service) => routes.apply_service(service_record(service)),
     }
 }
 
-fn take_slice(routes: &mut Routes, seen: &mut HashSet<ServiceKey>, event: &Event<EndpointSlice>) -> Vec<ServiceKey> {
+fn take_slice(
+    routes: &mut Routes,
+    seen: &mut HashSet<ServiceKey>,
+    event: &Event<EndpointSlice>,
+) -> Vec<ServiceKey> {
     match event {
         Event::Init => {
             seen.clear();
@@ -178,7 +214,11 @@ fn take_slice(routes: &mut Routes, seen: &mut HashSet<ServiceKey>, event: &Event
 /// What routing needs of an InferenceService.
 pub fn service_record(service: &InferenceService) -> ServiceRecord {
     let spec = &service.spec;
-    let names = if spec.model.names.is_empty() { vec![service.name_any()] } else { spec.model.names.clone() };
+    let names = if spec.model.names.is_empty() {
+        vec![service.name_any()]
+    } else {
+        spec.model.names.clone()
+    };
     let settings = Settings {
         policy: match spec.routing.policy {
             RoutingPolicy::TwoChoices => Policy::TwoChoices,
@@ -187,8 +227,17 @@ pub fn service_record(service: &InferenceService) -> ServiceRecord {
         hold_timeout: Duration::from_secs(spec.routing.hold.timeout_seconds.into()),
         pod_capacity: spec.engine.max_sequences as usize,
     };
-    let created_seconds = service.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
-    ServiceRecord { key: key_of(service), created_seconds, names, settings }
+    let created_seconds = service
+        .metadata
+        .creation_timestamp
+        .as_ref()
+        .map_or(0, |time| time.0.as_second());
+    ServiceRecord {
+        key: key_of(service),
+        created_seconds,
+        names,
+        settings,
+    }
 }
 
 /// What routing needs of an EndpointSlice; `None` if it belongs to no InferenceService or has no addresses.
@@ -196,15 +245,29 @@ pub fn slice_record(slice: &EndpointSlice) -> Option<SliceRecord> {
     let namespace = slice.namespace()?;
     let service = slice.labels().get(LABEL_SERVICE)?;
     let port = http_port(slice)?;
-    let usable = slice.endpoints.iter().filter(|endpoint| takes_requests(endpoint));
-    let ready = usable.filter_map(|endpoint| endpoint_record(endpoint, port)).collect();
-    Some(SliceRecord { slice: key_of(slice), service: ServiceKey::new(&namespace, service), ready })
+    let usable = slice
+        .endpoints
+        .iter()
+        .filter(|endpoint| takes_requests(endpoint));
+    let ready = usable
+        .filter_map(|endpoint| endpoint_record(endpoint, port))
+        .collect();
+    Some(SliceRecord {
+        slice: key_of(slice),
+        service: ServiceKey::new(&namespace, service),
+        ready,
+    })
 }
 
 fn http_port(slice: &EndpointSlice) -> Option<u16> {
     let ports = slice.ports.as_deref().unwrap_or_default();
-    let named = ports.iter().find(|port| port.name.as_deref() == Some(PORT_HTTP));
-    named.or(ports.first())?.port.and_then(|port| u16::try_from(port).ok())
+    let named = ports
+        .iter()
+        .find(|port| port.name.as_deref() == Some(PORT_HTTP));
+    named
+        .or(ports.first())?
+        .port
+        .and_then(|port| u16::try_from(port).ok())
 }
 
 /// Absent means ready (the API's own words), and a terminating pod takes no new requests even where its
@@ -217,7 +280,11 @@ fn takes_requests(endpoint: &SliceEndpoint) -> bool {
 fn endpoint_record(endpoint: &SliceEndpoint, port: u16) -> Option<Endpoint> {
     let address: IpAddr = endpoint.addresses.first()?.parse().ok()?;
     let pod = endpoint.target_ref.clone().unwrap_or_default();
-    Some(Endpoint { address: (address, port).into(), pod_uid: pod.uid.unwrap_or_default(), pod_name: pod.name.unwrap_or_default() })
+    Some(Endpoint {
+        address: (address, port).into(),
+        pod_uid: pod.uid.unwrap_or_default(),
+        pod_name: pod.name.unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use pagoda_router::upstream::UpstreamConfig;
 use tokio::io::AsyncReadExt;
 use tokio::sync::{Mutex, Notify, mpsc};
 
-const DRAINING: &str = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n";
+const DRAINING: &str =
+    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n";
 
 #[tokio::test]
 async fn a_request_reaches_the_pod_byte_by_byte_and_so_does_the_answer_the_client() {
@@ -26,11 +27,25 @@ async fn a_request_reaches_the_pod_byte_by_byte_and_so_does_the_answer_the_clien
     let gateway = TestGateway::start(&[pod.address]).await;
     let body = "{ \"x\" : [1e400, \"\\u00e9\"],\n \"model\":\"ns/chat\", \"unknown_field\": {} }";
     let response = gateway.send(&post("/v1/completions?a=%20b", body)).await;
-    assert_eq!((response.status, response.body.as_str()), (200, "{ \"odd\" :\t1 }"));
-    assert!(response.header("x-request-id").is_some_and(|id| id.len() == 32));
+    assert_eq!(
+        (response.status, response.body.as_str()),
+        (200, "{ \"odd\" :\t1 }")
+    );
+    assert!(
+        response
+            .header("x-request-id")
+            .is_some_and(|id| id.len() == 32)
+    );
     let (head, seen_body) = requests.recv().await.expect("a request");
-    assert!(head.starts_with("post /v1/completions?a=%20b http/1.1"), "{head}");
-    assert!(head.contains("x-forwarded-for: 127.0.0.1") && head.contains(&format!("host: {}", pod.address)), "{head}");
+    assert!(
+        head.starts_with("post /v1/completions?a=%20b http/1.1"),
+        "{head}"
+    );
+    assert!(
+        head.contains("x-forwarded-for: 127.0.0.1")
+            && head.contains(&format!("host: {}", pod.address)),
+        "{head}"
+    );
     assert_eq!(seen_body, body.as_bytes());
 }
 
@@ -67,13 +82,18 @@ async fn each_event_reaches_the_client_before_the_next_one_exists() {
 async fn a_stream_broken_off_by_its_pod_ends_with_an_error_event_and_no_torn_line() {
     let pod = Pod::start(|mut exchange| async move {
         exchange.write(SSE_HEAD).await;
-        exchange.finish_with(chunk("data: one\n\ndata: {\"tor")).await;
+        exchange
+            .finish_with(chunk("data: one\n\ndata: {\"tor"))
+            .await;
     })
     .await;
     let gateway = TestGateway::start(&[pod.address]).await;
     let response = gateway.ask(CHAT).await;
     assert!(response.whole, "the error event is the stream's proper end");
-    let rest = response.body.strip_prefix("data: one\n\ndata: ").unwrap_or_else(|| panic!("{response:?}"));
+    let rest = response
+        .body
+        .strip_prefix("data: one\n\ndata: ")
+        .unwrap_or_else(|| panic!("{response:?}"));
     let event: serde_json::Value = serde_json::from_str(rest).expect("JSON");
     assert_eq!(event["error"]["code"], "pod_failed");
     gateway.until("in_flight_requests", 0).await;
@@ -88,18 +108,31 @@ async fn a_pod_silent_in_the_middle_of_a_stream_counts_as_gone() {
         exchange.until_closed().await;
     })
     .await;
-    let proxy = ProxyConfig { stall_timeout: Duration::from_millis(50), ..ProxyConfig::default() };
-    let gateway = TestGateway::start_with(&[pod.address], proxy, ServerConfig::default(), settings()).await;
+    let proxy = ProxyConfig {
+        stall_timeout: Duration::from_millis(50),
+        ..ProxyConfig::default()
+    };
+    let gateway =
+        TestGateway::start_with(&[pod.address], proxy, ServerConfig::default(), settings()).await;
     let response = gateway.ask(CHAT).await;
-    assert!(response.whole && response.body.contains("pod_stalled"), "{response:?}");
+    assert!(
+        response.whole && response.body.contains("pod_stalled"),
+        "{response:?}"
+    );
 }
 
 #[tokio::test]
 async fn an_answer_torn_before_anything_was_sent_is_retried_and_then_a_clean_502() {
-    let pod = Pod::start(|exchange| exchange.finish_with("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"half\"".into())).await;
+    let pod = Pod::start(|exchange| {
+        exchange.finish_with("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"half\"".into())
+    })
+    .await;
     let gateway = TestGateway::start(&[pod.address]).await;
     let response = gateway.ask(CHAT).await;
-    assert_eq!((response.status, response.error_code().as_str()), (502, "pod_failed"));
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (502, "pod_failed")
+    );
     assert_eq!(pod.requests(), 3, "bounded");
 }
 
@@ -109,7 +142,10 @@ async fn garbage_and_connections_closed_without_an_answer_are_clean_502s() {
         let pod = Pod::start(move |exchange| exchange.finish_with(answer.into())).await;
         let gateway = TestGateway::start(&[pod.address]).await;
         let response = gateway.ask(CHAT).await;
-        assert_eq!((response.status, response.error_code().as_str()), (502, "pod_failed"));
+        assert_eq!(
+            (response.status, response.error_code().as_str()),
+            (502, "pod_failed")
+        );
         assert_eq!(gateway.metric("in_flight_requests"), 0);
     }
 }
@@ -118,7 +154,9 @@ async fn garbage_and_connections_closed_without_an_answer_are_clean_502s() {
 async fn a_head_without_end_is_cut_off() {
     let pod = Pod::start(|mut exchange| async move {
         exchange.write("HTTP/1.1 200 OK\r\n").await;
-        exchange.finish_with(format!("X: {}\r\n", "y".repeat(4096)).repeat(100)).await;
+        exchange
+            .finish_with(format!("X: {}\r\n", "y".repeat(4096)).repeat(100))
+            .await;
     })
     .await;
     let gateway = TestGateway::start(&[pod.address]).await;
@@ -128,11 +166,25 @@ async fn a_head_without_end_is_cut_off() {
 #[tokio::test]
 async fn a_pod_that_accepts_and_never_answers_is_a_504_and_not_asked_twice() {
     let pod = Pod::start(fixture::Exchange::until_closed).await;
-    let upstream = UpstreamConfig { head_timeout: Duration::from_millis(50), ..UpstreamConfig::default() };
-    let proxy = ProxyConfig { upstream, ..ProxyConfig::default() };
-    let gateway = TestGateway::start_with(&[pod.address], proxy, ServerConfig::default(), settings()).await;
+    let upstream = UpstreamConfig {
+        head_timeout: Duration::from_millis(50),
+        ..UpstreamConfig::default()
+    };
+    let proxy = ProxyConfig {
+        upstream,
+        ..ProxyConfig::default()
+    };
+    let gateway =
+        TestGateway::start_with(&[pod.address], proxy, ServerConfig::default(), settings()).await;
     let response = gateway.ask(CHAT).await;
-    assert_eq!((response.status, response.error_code().as_str(), pod.requests()), (504, "pod_timed_out", 1));
+    assert_eq!(
+        (
+            response.status,
+            response.error_code().as_str(),
+            pod.requests()
+        ),
+        (504, "pod_timed_out", 1)
+    );
 }
 
 #[tokio::test]
@@ -152,13 +204,22 @@ async fn a_request_that_kills_its_pods_does_not_walk_through_all_of_them() {
     let mut pods = Vec::new();
     for _ in 0..6 {
         let begun = Arc::clone(&begun);
-        pods.push(Pod::start(move |exchange| { begun.fetch_add(1, Ordering::SeqCst); exchange.finish_with(String::new()) }).await);
+        pods.push(
+            Pod::start(move |exchange| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                exchange.finish_with(String::new())
+            })
+            .await,
+        );
     }
     let addresses: Vec<_> = pods.iter().map(|pod| pod.address).collect();
     let gateway = TestGateway::start(&addresses).await;
     assert_eq!(gateway.ask(CHAT).await.status, 502);
     assert_eq!(begun.load(Ordering::SeqCst), 3);
-    assert!(pods.iter().all(|pod| pod.requests() <= 1), "each attempt at another pod");
+    assert!(
+        pods.iter().all(|pod| pod.requests() <= 1),
+        "each attempt at another pod"
+    );
 }
 
 #[tokio::test]
@@ -176,20 +237,40 @@ async fn a_request_refused_by_the_only_pod_waits_for_another_one() {
 
 #[tokio::test]
 async fn an_unreachable_pod_is_given_up_when_the_hold_is_over() {
-    let brief = pagoda_router::core::routes::Settings { hold_timeout: Duration::from_millis(120), ..settings() };
-    let gateway = TestGateway::start_with(&[nobody().await], ProxyConfig::default(), ServerConfig::default(), brief).await;
+    let brief = pagoda_router::core::routes::Settings {
+        hold_timeout: Duration::from_millis(120),
+        ..settings()
+    };
+    let gateway = TestGateway::start_with(
+        &[nobody().await],
+        ProxyConfig::default(),
+        ServerConfig::default(),
+        brief,
+    )
+    .await;
     let response = gateway.ask(CHAT).await;
-    assert_eq!((response.status, response.error_code().as_str()), (502, "pods_unreachable"));
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (502, "pods_unreachable")
+    );
     assert!(response.header("retry-after").is_some());
 }
 
 #[tokio::test]
 async fn other_errors_of_a_pod_pass_through_untouched() {
-    let answer = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 9\r\nX-Why: full\r\n\r\n{\"own\":1}";
+    let answer =
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 9\r\nX-Why: full\r\n\r\n{\"own\":1}";
     let pod = Pod::start(move |exchange| exchange.finish_with(answer.into())).await;
     let gateway = TestGateway::start(&[pod.address]).await;
     let response = gateway.ask(CHAT).await;
-    assert_eq!((response.status, response.body.as_str(), response.header("x-why")), (429, "{\"own\":1}", Some("full")));
+    assert_eq!(
+        (
+            response.status,
+            response.body.as_str(),
+            response.header("x-why")
+        ),
+        (429, "{\"own\":1}", Some("full"))
+    );
     assert_eq!(pod.requests(), 1);
 }
 
@@ -248,7 +329,11 @@ async fn a_client_that_leaves_while_held_is_forgotten() {
 
 #[tokio::test]
 async fn fifty_requests_at_zero_pods_are_all_answered_when_pods_come() {
-    let pods = [Pod::answering("{}").await, Pod::answering("{}").await, Pod::answering("{}").await];
+    let pods = [
+        Pod::answering("{}").await,
+        Pod::answering("{}").await,
+        Pod::answering("{}").await,
+    ];
     let gateway = TestGateway::start(&[]).await;
     let asking = futures::future::join_all((0..50).map(|_| gateway.ask(CHAT)));
     let (responses, ()) = tokio::join!(asking, async {
@@ -256,28 +341,52 @@ async fn fifty_requests_at_zero_pods_are_all_answered_when_pods_come() {
         gateway.set_pods(&[pods[0].address, pods[1].address, pods[2].address]);
     });
     assert!(responses.iter().all(|response| response.status == 200));
-    assert!(pods.iter().all(|pod| pod.requests() >= 5), "spread: {:?}", pods.each_ref().map(Pod::requests));
-    assert_eq!((gateway.metric("held_requests"), gateway.metric("in_flight_requests")), (0, 0));
+    assert!(
+        pods.iter().all(|pod| pod.requests() >= 5),
+        "spread: {:?}",
+        pods.each_ref().map(Pod::requests)
+    );
+    assert_eq!(
+        (
+            gateway.metric("held_requests"),
+            gateway.metric("in_flight_requests")
+        ),
+        (0, 0)
+    );
 }
 
 #[tokio::test]
 async fn a_request_held_to_its_deadline_is_told_what_to_do() {
-    let brief = pagoda_router::core::routes::Settings { hold_timeout: Duration::from_millis(20), ..settings() };
-    let gateway = TestGateway::start_with(&[], ProxyConfig::default(), ServerConfig::default(), brief).await;
+    let brief = pagoda_router::core::routes::Settings {
+        hold_timeout: Duration::from_millis(20),
+        ..settings()
+    };
+    let gateway =
+        TestGateway::start_with(&[], ProxyConfig::default(), ServerConfig::default(), brief).await;
     let response = gateway.ask(CHAT).await;
-    assert_eq!((response.status, response.error_code().as_str()), (503, "no_ready_pods"));
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (503, "no_ready_pods")
+    );
     assert!(response.header("retry-after").is_some() && response.body.contains("kubectl describe"));
 }
 
 #[tokio::test]
 async fn holding_is_bounded() {
-    let tight = pagoda_router::core::routes::Settings { hold_max_requests: 1, ..settings() };
-    let gateway = TestGateway::start_with(&[], ProxyConfig::default(), ServerConfig::default(), tight).await;
+    let tight = pagoda_router::core::routes::Settings {
+        hold_max_requests: 1,
+        ..settings()
+    };
+    let gateway =
+        TestGateway::start_with(&[], ProxyConfig::default(), ServerConfig::default(), tight).await;
     let mut first = gateway.connect().await;
     first.write(&post("/v1/chat/completions", CHAT)).await;
     gateway.until("held_requests", 1).await;
     let response = gateway.ask(CHAT).await;
-    assert_eq!((response.status, response.error_code().as_str()), (503, "too_many_held_requests"));
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (503, "too_many_held_requests")
+    );
 }
 
 #[tokio::test]
@@ -285,9 +394,15 @@ async fn a_held_request_whose_service_is_deleted_gets_404() {
     let gateway = TestGateway::start(&[]).await;
     let (response, ()) = tokio::join!(gateway.ask(CHAT), async {
         gateway.until("held_requests", 1).await;
-        gateway.gateway.directory.update(|routes| routes.remove_service(&key()));
+        gateway
+            .gateway
+            .directory
+            .update(|routes| routes.remove_service(&key()));
     });
-    assert_eq!((response.status, response.error_code().as_str()), (404, "model_not_found"));
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (404, "model_not_found")
+    );
 }
 
 #[tokio::test]
@@ -300,7 +415,9 @@ async fn a_stream_outlives_its_pods_removal_and_new_requests_go_elsewhere() {
             exchange.write(SSE_HEAD).await;
             exchange.write(&chunk("data: one\n\n")).await;
             told.notified().await;
-            exchange.finish_with(chunk("data: [DONE]\n\n") + "0\r\n\r\n").await;
+            exchange
+                .finish_with(chunk("data: [DONE]\n\n") + "0\r\n\r\n")
+                .await;
         }
     })
     .await;
@@ -327,18 +444,29 @@ async fn bad_requests_get_their_own_clear_errors() {
         ("", 400, "invalid_json"),
         ("{\"model\":", 400, "invalid_json"),
         ("[]", 400, "invalid_json"),
-        ("{\"model\":\"chat\",\"model\":\"other\"}", 400, "invalid_json"),
+        (
+            "{\"model\":\"chat\",\"model\":\"other\"}",
+            400,
+            "invalid_json",
+        ),
         ("{\"messages\":[]}", 400, "missing_model"),
         ("{\"model\":\"nobody\"}", 404, "model_not_found"),
     ] {
         let response = gateway.ask(body).await;
-        assert_eq!((response.status, response.error_code().as_str()), (status, code), "{body}");
+        assert_eq!(
+            (response.status, response.error_code().as_str()),
+            (status, code),
+            "{body}"
+        );
     }
     let mut invalid = post("/v1/chat/completions", "{\"model\":\"chat\",\"p\":\"__\"}");
     let length = invalid.len();
     invalid[length - 4..length - 2].copy_from_slice(&[0xff, 0xfe]);
     let response = gateway.send(&invalid).await;
-    assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_json"));
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (400, "invalid_json")
+    );
     assert!(response.body.contains("UTF-8"));
     assert_eq!(pod.requests(), 0);
 }
@@ -346,9 +474,14 @@ async fn bad_requests_get_their_own_clear_errors() {
 #[tokio::test]
 async fn paths_and_methods_that_are_not_there_say_so() {
     let gateway = TestGateway::start(&[]).await;
-    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").into_bytes();
+    let get = |path: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").into_bytes()
+    };
     let unknown = gateway.send(&get("/admin")).await;
-    assert_eq!((unknown.status, unknown.error_code().as_str()), (404, "unknown_url"));
+    assert_eq!(
+        (unknown.status, unknown.error_code().as_str()),
+        (404, "unknown_url")
+    );
     let method = gateway.send(&get("/v1/chat/completions")).await;
     assert_eq!((method.status, method.header("allow")), (405, Some("post")));
     let method = gateway.send(&post("/v1/models", "{}")).await;
@@ -358,11 +491,23 @@ async fn paths_and_methods_that_are_not_there_say_so() {
 #[tokio::test]
 async fn models_are_listed_and_found_by_either_name() {
     let gateway = TestGateway::start(&[]).await;
-    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").into_bytes();
-    let list: serde_json::Value = serde_json::from_str(&gateway.send(&get("/v1/models")).await.body).expect("JSON");
-    assert_eq!(list, serde_json::json!({"object": "list", "data": [{"id": "chat", "object": "model", "created": 5, "owned_by": "ns/chat"}]}));
+    let get = |path: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").into_bytes()
+    };
+    let list: serde_json::Value =
+        serde_json::from_str(&gateway.send(&get("/v1/models")).await.body).expect("JSON");
+    assert_eq!(
+        list,
+        serde_json::json!({"object": "list", "data": [{"id": "chat", "object": "model", "created": 5, "owned_by": "ns/chat"}]})
+    );
     for name in ["chat", "ns/chat"] {
-        assert_eq!(gateway.send(&get(&format!("/v1/models/{name}"))).await.status, 200);
+        assert_eq!(
+            gateway
+                .send(&get(&format!("/v1/models/{name}")))
+                .await
+                .status,
+            200
+        );
     }
     assert_eq!(gateway.send(&get("/v1/models/nobody")).await.status, 404);
 }
@@ -372,20 +517,34 @@ async fn a_body_over_the_limit_is_413_however_it_is_framed() {
     let pod = Pod::answering("{}").await;
     let mut proxy = ProxyConfig::default();
     proxy.body.max_bytes = 1000;
-    let gateway = TestGateway::start_with(&[pod.address], proxy, ServerConfig::default(), settings()).await;
+    let gateway =
+        TestGateway::start_with(&[pod.address], proxy, ServerConfig::default(), settings()).await;
     let large = format!("{{\"model\":\"chat\",\"p\":\"{}\"}}", "x".repeat(2_000_000));
     let declared = gateway.ask(&large).await;
-    assert_eq!((declared.status, declared.error_code().as_str()), (413, "body_too_large"));
-    let chunked = format!("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n{}0\r\n\r\n", chunk(&large));
+    assert_eq!(
+        (declared.status, declared.error_code().as_str()),
+        (413, "body_too_large")
+    );
+    let chunked = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n{}0\r\n\r\n",
+        chunk(&large)
+    );
     assert_eq!(gateway.send(chunked.as_bytes()).await.status, 413);
-    assert_eq!((pod.requests(), gateway.gateway.budget.used_bytes()), (0, 0));
+    assert_eq!(
+        (pod.requests(), gateway.gateway.budget.used_bytes()),
+        (0, 0)
+    );
 }
 
 #[tokio::test]
 async fn a_client_that_waits_to_be_asked_is_asked_or_refused_before_it_sends() {
     let pod = Pod::answering("{}").await;
     let gateway = TestGateway::start(&[pod.address]).await;
-    let head = |length: usize| format!("POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n");
+    let head = |length: usize| {
+        format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n"
+        )
+    };
     let mut client = gateway.connect().await;
     client.write(head(CHAT.len()).as_bytes()).await;
     client.read_until("100 Continue").await;
@@ -400,20 +559,38 @@ async fn a_client_that_waits_to_be_asked_is_asked_or_refused_before_it_sends() {
 
 #[tokio::test]
 async fn memory_for_bodies_is_bounded_over_all_clients() {
-    let proxy = ProxyConfig { body_memory_bytes: 100, ..ProxyConfig::default() };
+    let proxy = ProxyConfig {
+        body_memory_bytes: 100,
+        ..ProxyConfig::default()
+    };
     let gateway = TestGateway::start_with(&[], proxy, ServerConfig::default(), settings()).await;
     let mut held = gateway.connect().await;
-    held.write(&post("/v1/completions", &format!("{{\"model\":\"chat\",\"p\":\"{}\"}}", "x".repeat(60)))).await;
+    held.write(&post(
+        "/v1/completions",
+        &format!("{{\"model\":\"chat\",\"p\":\"{}\"}}", "x".repeat(60)),
+    ))
+    .await;
     gateway.until("held_requests", 1).await;
-    let response = gateway.ask(&format!("{{\"model\":\"chat\",\"p\":\"{}\"}}", "x".repeat(60))).await;
-    assert_eq!((response.status, response.error_code().as_str()), (503, "gateway_full"));
+    let response = gateway
+        .ask(&format!(
+            "{{\"model\":\"chat\",\"p\":\"{}\"}}",
+            "x".repeat(60)
+        ))
+        .await;
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (503, "gateway_full")
+    );
 }
 
 #[tokio::test]
 async fn a_client_slow_with_its_head_or_body_is_sent_away() {
     let mut proxy = ProxyConfig::default();
     proxy.body.idle_timeout = Duration::from_millis(50);
-    let server = ServerConfig { head_timeout: Duration::from_millis(50), ..ServerConfig::default() };
+    let server = ServerConfig {
+        head_timeout: Duration::from_millis(50),
+        ..ServerConfig::default()
+    };
     let gateway = TestGateway::start_with(&[], proxy, server, settings()).await;
     for head in ["", "P", "PRI * HT", "POST /v1/completions HTTP/1.1\r\nHost"] {
         let mut client = gateway.connect().await;
@@ -422,16 +599,27 @@ async fn a_client_slow_with_its_head_or_body_is_sent_away() {
         let _ = client.stream.read_to_end(&mut rest).await;
         assert!(!String::from_utf8_lossy(&rest).contains("200"), "{head}");
     }
-    let slow = gateway.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{").await;
-    assert_eq!((slow.status, slow.error_code().as_str()), (408, "body_too_slow"));
+    let slow = gateway
+        .send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        .await;
+    assert_eq!(
+        (slow.status, slow.error_code().as_str()),
+        (408, "body_too_slow")
+    );
 }
 
 #[tokio::test]
 async fn heads_too_large_are_refused() {
     let gateway = TestGateway::start(&[]).await;
-    let many = format!("GET /v1/models HTTP/1.1\r\nHost: x\r\n{}\r\n", "X-A: b\r\n".repeat(200));
+    let many = format!(
+        "GET /v1/models HTTP/1.1\r\nHost: x\r\n{}\r\n",
+        "X-A: b\r\n".repeat(200)
+    );
     assert_eq!(gateway.send(many.as_bytes()).await.status, 431);
-    let long = format!("GET /v1/models HTTP/1.1\r\nHost: x\r\nX-A: {}\r\n\r\n", "b".repeat(200_000));
+    let long = format!(
+        "GET /v1/models HTTP/1.1\r\nHost: x\r\nX-A: {}\r\n\r\n",
+        "b".repeat(200_000)
+    );
     assert_eq!(gateway.send(long.as_bytes()).await.status, 431);
 }
 
@@ -447,22 +635,41 @@ async fn requests_framed_two_ways_never_become_two_requests_at_the_pod() {
     let hidden = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{\"model\":\"chat\"}";
     let chunked = format!("{}0\r\n\r\n{hidden}", chunk(CHAT));
     let refused = [
-        format!("Content-Length: {}\r\nContent-Length: {}\r\n\r\n{CHAT}{hidden}", CHAT.len(), CHAT.len() + hidden.len()),
+        format!(
+            "Content-Length: {}\r\nContent-Length: {}\r\n\r\n{CHAT}{hidden}",
+            CHAT.len(),
+            CHAT.len() + hidden.len()
+        ),
         format!("Content-Length: +{}\r\n\r\n{CHAT}", CHAT.len()),
         format!("Transfer-Encoding: chunked, identity\r\n\r\n{chunked}"),
         format!("Transfer-Encoding: xchunked\r\n\r\n{chunked}"),
         format!("Transfer-Encoding : chunked\r\n\r\n{chunked}"),
-        format!("X-Fold: a\r\n Transfer-Encoding: chunked\r\nContent-Length: {}\r\n\r\n{CHAT}", CHAT.len()),
+        format!(
+            "X-Fold: a\r\n Transfer-Encoding: chunked\r\nContent-Length: {}\r\n\r\n{CHAT}",
+            CHAT.len()
+        ),
         "Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n".to_owned(),
         "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff1\r\n{}\r\n0\r\n\r\n".to_owned(),
     ];
     for framing in refused {
-        let response = gateway.send(format!("POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{framing}").as_bytes()).await;
+        let response = gateway
+            .send(
+                format!(
+                    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{framing}"
+                )
+                .as_bytes(),
+            )
+            .await;
         assert_eq!(response.status, 400, "{framing}");
     }
-    assert!(requests.try_recv().is_err(), "nothing of these reached the pod");
+    assert!(
+        requests.try_recv().is_err(),
+        "nothing of these reached the pod"
+    );
     // Both framings at once: RFC 9112 lets the chunks win. The pod must see exactly that, in one framing.
-    let both = format!("POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n{chunked}");
+    let both = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n{chunked}"
+    );
     let response = gateway.send(both.as_bytes()).await;
     if response.status == 200 {
         assert_eq!(requests.recv().await.as_deref(), Some(CHAT));
@@ -480,7 +687,11 @@ async fn a_client_that_does_not_read_stops_its_pod_and_loses_nothing() {
     let pod = Pod::start(move |mut exchange| {
         let counter = Arc::clone(&counter);
         async move {
-            exchange.write(&format!("HTTP/1.1 200 OK\r\nContent-Length: {TOTAL}\r\n\r\n")).await;
+            exchange
+                .write(&format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {TOTAL}\r\n\r\n"
+                ))
+                .await;
             let part = "x".repeat(64 << 10);
             while counter.fetch_add(part.len(), Ordering::SeqCst) < TOTAL {
                 exchange.write(&part).await;
@@ -499,7 +710,10 @@ async fn a_client_that_does_not_read_stops_its_pod_and_loses_nothing() {
         same = if now == before { same + 1 } else { 0 };
         before = now;
     }
-    assert!(before < TOTAL, "the whole answer was taken in, though nobody reads it");
+    assert!(
+        before < TOTAL,
+        "the whole answer was taken in, though nobody reads it"
+    );
     let response = client.response().await;
     assert!(response.whole && response.body.len() == TOTAL);
 }
@@ -514,7 +728,9 @@ async fn at_the_end_open_streams_finish_and_held_requests_are_told_to_come_again
             exchange.write(SSE_HEAD).await;
             exchange.write(&chunk("data: one\n\n")).await;
             told.notified().await;
-            exchange.finish_with(chunk("data: [DONE]\n\n") + "0\r\n\r\n").await;
+            exchange
+                .finish_with(chunk("data: [DONE]\n\n") + "0\r\n\r\n")
+                .await;
         }
     })
     .await;
@@ -528,7 +744,10 @@ async fn at_the_end_open_streams_finish_and_held_requests_are_told_to_come_again
     gateway.until("held_requests", 1).await;
     gateway.stop();
     let told_off = held.response().await;
-    assert_eq!((told_off.status, told_off.error_code().as_str()), (503, "gateway_stopping"));
+    assert_eq!(
+        (told_off.status, told_off.error_code().as_str()),
+        (503, "gateway_stopping")
+    );
     assert!(told_off.header("retry-after").is_some());
     go_on.notify_one();
     let response = streaming.response().await;
@@ -542,7 +761,10 @@ async fn one_connection_serves_many_requests_and_http2_works_as_well() {
     let gateway = TestGateway::start(&[pod.address]).await;
     let mut client = gateway.connect().await;
     for _ in 0..3 {
-        let request = format!("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{CHAT}", CHAT.len());
+        let request = format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{CHAT}",
+            CHAT.len()
+        );
         client.write(request.as_bytes()).await;
     }
     while client.read_until("{}").await.matches("200 OK").count() < 3 {
@@ -550,12 +772,23 @@ async fn one_connection_serves_many_requests_and_http2_works_as_well() {
         assert_eq!(client.stream.read(&mut more).await.expect("readable"), 1);
         client.push(more[0]);
     }
-    let stream = tokio::net::TcpStream::connect(gateway.address).await.expect("connected");
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(hyper_util::rt::TokioExecutor::new(), hyper_util::rt::TokioIo::new(stream)).await.expect("HTTP/2");
+    let stream = tokio::net::TcpStream::connect(gateway.address)
+        .await
+        .expect("connected");
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(
+        hyper_util::rt::TokioExecutor::new(),
+        hyper_util::rt::TokioIo::new(stream),
+    )
+    .await
+    .expect("HTTP/2");
     tokio::spawn(connection);
-    let request = http::Request::post(format!("http://{}/v1/completions", gateway.address)).body(http_body_util::Full::new(bytes::Bytes::from_static(CHAT.as_bytes())));
-    let response = sender.send_request(request.expect("valid")).await.expect("answered");
+    let request = http::Request::post(format!("http://{}/v1/completions", gateway.address)).body(
+        http_body_util::Full::new(bytes::Bytes::from_static(CHAT.as_bytes())),
+    );
+    let response = sender
+        .send_request(request.expect("valid"))
+        .await
+        .expect("answered");
     assert_eq!(response.status(), 200);
 }
 

@@ -35,7 +35,13 @@ impl Policy {
     /// The index of the pod that gets the request, or `None` when every pod has been tried.
     ///
     /// `now` is the time since an arbitrary fixed moment; policies that discount old knowledge use it.
-    pub fn choose<P: PodView>(self, request: RequestView<'_>, pods: &[P], _now: Duration, rng: &mut impl Rng) -> Option<usize> {
+    pub fn choose<P: PodView>(
+        self,
+        request: RequestView<'_>,
+        pods: &[P],
+        _now: Duration,
+        rng: &mut impl Rng,
+    ) -> Option<usize> {
         match self {
             Self::TwoChoices => two_choices(request.tried, pods, rng),
         }
@@ -57,7 +63,11 @@ fn two_choices<P: PodView>(tried: &[usize], pods: &[P], rng: &mut impl Rng) -> O
     if second == first {
         second = untried(tried, candidates - 1);
     }
-    Some(if pods[second].in_flight() < pods[first].in_flight() { second } else { first })
+    Some(if pods[second].in_flight() < pods[first].in_flight() {
+        second
+    } else {
+        first
+    })
 }
 
 /// The `nth` index that is not in `tried` (distinct indices, any order).

@@ -50,7 +50,13 @@ pub struct HoldQueue<T> {
 
 impl<T> Default for HoldQueue<T> {
     fn default() -> Self {
-        Self { waiting: BTreeMap::new(), next_ticket: 0, requests: 0, bytes: 0, closed: false }
+        Self {
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
+            requests: 0,
+            bytes: 0,
+            closed: false,
+        }
     }
 }
 
@@ -118,7 +124,12 @@ impl<T> HoldQueue<T> {
 /// How many of the waiting requests may go now.
 ///
 /// `in_flight` counts requests at the pods and those let go that have not reached one yet.
-pub fn releasable(waiting: usize, ready_pods: usize, in_flight: usize, pod_capacity: usize) -> usize {
+pub fn releasable(
+    waiting: usize,
+    ready_pods: usize,
+    in_flight: usize,
+    pod_capacity: usize,
+) -> usize {
     let capacity = ready_pods.saturating_mul(pod_capacity.max(1));
     waiting.min(capacity.saturating_sub(in_flight))
 }
@@ -129,7 +140,10 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { max_requests: 3, max_bytes: 100 };
+    const LIMITS: Limits = Limits {
+        max_requests: 3,
+        max_bytes: 100,
+    };
 
     #[test]
     fn refuses_past_the_bound_on_requests_and_says_which() {
@@ -148,13 +162,21 @@ mod tests {
         queue.admit(60, LIMITS).expect("within bounds");
         assert_eq!(queue.admit(41, LIMITS), Err(Refusal::TooManyBytes(100)));
         assert_eq!(queue.admit(40, LIMITS), Ok(()));
-        assert_eq!(queue.admit(usize::MAX, LIMITS), Err(Refusal::TooManyBytes(100)));
+        assert_eq!(
+            queue.admit(usize::MAX, LIMITS),
+            Err(Refusal::TooManyBytes(100))
+        );
     }
 
     #[test]
     fn lets_go_in_order_and_skips_whoever_left() {
         let mut queue = HoldQueue::default();
-        let tickets: Vec<_> = (0..3).map(|n| { queue.admit(1, LIMITS).expect("fits"); queue.enqueue(n) }).collect();
+        let tickets: Vec<_> = (0..3)
+            .map(|n| {
+                queue.admit(1, LIMITS).expect("fits");
+                queue.enqueue(n)
+            })
+            .collect();
         queue.leave(Some(tickets[1]), 1);
         assert_eq!(queue.release(), Some(0));
         assert_eq!(queue.release(), Some(2));
@@ -178,7 +200,11 @@ mod tests {
         assert_eq!(releasable(50, 2, 8, 8), 8);
         assert_eq!(releasable(3, 2, 0, 8), 3);
         assert_eq!(releasable(3, 1, 40, 8), 0);
-        assert_eq!(releasable(3, 1, 0, 0), 1, "a capacity of nothing would hold for ever");
+        assert_eq!(
+            releasable(3, 1, 0, 0),
+            1,
+            "a capacity of nothing would hold for ever"
+        );
     }
 
     #[derive(Clone, Debug)]

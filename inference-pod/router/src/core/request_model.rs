@@ -20,7 +20,9 @@ pub enum ModelError {
     #[error("the request body is not valid JSON for this endpoint: {0}")]
     Json(#[from] serde_json::Error),
     /// There is no model.
-    #[error("the request names no model; add the field \"model\" with a name listed by GET /v1/models")]
+    #[error(
+        "the request names no model; add the field \"model\" with a name listed by GET /v1/models"
+    )]
     Missing,
 }
 
@@ -28,7 +30,10 @@ pub enum ModelError {
 pub fn request_model(body: &[u8]) -> Result<Cow<'_, str>, ModelError> {
     let text = std::str::from_utf8(body).map_err(|error| ModelError::Utf8(error.valid_up_to()))?;
     let named: Named<'_> = serde_json::from_str(text)?;
-    named.0.filter(|model| !model.is_empty()).ok_or(ModelError::Missing)
+    named
+        .0
+        .filter(|model| !model.is_empty())
+        .ok_or(ModelError::Missing)
 }
 
 struct Named<'a>(Option<Cow<'a, str>>);
@@ -108,8 +113,14 @@ mod tests {
 
     #[test]
     fn an_escaped_name_is_unescaped() {
-        assert_eq!(request_model(br#"{"model":"caf\u00e9\/x"}"#).expect("valid"), "café/x");
-        assert_eq!(request_model(br#"{"\u006dodel":"chat"}"#).expect("valid"), "chat");
+        assert_eq!(
+            request_model(br#"{"model":"caf\u00e9\/x"}"#).expect("valid"),
+            "café/x"
+        );
+        assert_eq!(
+            request_model(br#"{"\u006dodel":"chat"}"#).expect("valid"),
+            "chat"
+        );
     }
 
     #[test]
@@ -127,7 +138,11 @@ mod tests {
     #[test]
     fn nesting_as_deep_as_the_body_limit_does_not_overflow_the_stack() {
         let deep = 2 * 1024 * 1024;
-        let body = format!(r#"{{"x":{}{},"model":"chat"}}"#, "[".repeat(deep), "]".repeat(deep));
+        let body = format!(
+            r#"{{"x":{}{},"model":"chat"}}"#,
+            "[".repeat(deep),
+            "]".repeat(deep)
+        );
         assert_eq!(request_model(body.as_bytes()).expect("valid"), "chat");
     }
 

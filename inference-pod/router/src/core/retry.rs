@@ -45,7 +45,11 @@ pub struct Attempts {
 impl Attempts {
     /// A request that may be begun by `max_begun` pods, at least one.
     pub fn new(max_begun: u32) -> Self {
-        Self { max_begun: max_begun.max(1), begun: 0, rounds: 0 }
+        Self {
+            max_begun: max_begun.max(1),
+            begun: 0,
+            rounds: 0,
+        }
     }
 
     /// Notes a failure and says what to do. `untried` is the number of ready pods that have not failed
@@ -65,7 +69,9 @@ impl Attempts {
         if left.is_zero() {
             return Next::GiveUp;
         }
-        let wait = FIRST_WAIT.saturating_mul(1 << self.rounds.min(16)).min(LONGEST_WAIT);
+        let wait = FIRST_WAIT
+            .saturating_mul(1 << self.rounds.min(16))
+            .min(LONGEST_WAIT);
         self.rounds += 1;
         Next::Wait(wait.min(left))
     }
@@ -82,7 +88,12 @@ mod tests {
     #[test]
     fn a_pod_that_never_took_the_request_is_passed_over_at_once() {
         let mut attempts = Attempts::new(3);
-        for failure in [Failure::Connect, Failure::Refused, Failure::Connect, Failure::Refused] {
+        for failure in [
+            Failure::Connect,
+            Failure::Refused,
+            Failure::Connect,
+            Failure::Refused,
+        ] {
             assert_eq!(attempts.after(failure, 1, MINUTE), Next::OtherPod);
         }
     }
@@ -97,18 +108,29 @@ mod tests {
 
     #[test]
     fn a_request_still_being_worked_on_is_never_doubled() {
-        assert_eq!(Attempts::new(3).after(Failure::TimedOut, 5, MINUTE), Next::GiveUp);
+        assert_eq!(
+            Attempts::new(3).after(Failure::TimedOut, 5, MINUTE),
+            Next::GiveUp
+        );
     }
 
     #[test]
     fn waits_grow_and_end_with_the_clients_deadline() {
         let mut attempts = Attempts::new(3);
-        let waits: Vec<_> = (0..8).map(|_| attempts.after(Failure::Connect, 0, MINUTE)).collect();
+        let waits: Vec<_> = (0..8)
+            .map(|_| attempts.after(Failure::Connect, 0, MINUTE))
+            .collect();
         assert_eq!(waits[0], Next::Wait(Duration::from_millis(50)));
         assert_eq!(waits[1], Next::Wait(Duration::from_millis(100)));
         assert_eq!(waits[7], Next::Wait(LONGEST_WAIT));
-        assert_eq!(attempts.after(Failure::Connect, 0, Duration::from_millis(3)), Next::Wait(Duration::from_millis(3)));
-        assert_eq!(attempts.after(Failure::Connect, 0, Duration::ZERO), Next::GiveUp);
+        assert_eq!(
+            attempts.after(Failure::Connect, 0, Duration::from_millis(3)),
+            Next::Wait(Duration::from_millis(3))
+        );
+        assert_eq!(
+            attempts.after(Failure::Connect, 0, Duration::ZERO),
+            Next::GiveUp
+        );
     }
 
     proptest! {

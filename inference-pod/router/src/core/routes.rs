@@ -28,7 +28,10 @@ pub struct ServiceKey {
 impl ServiceKey {
     /// The key of service `name` in `namespace`.
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { qualified: format!("{namespace}/{name}").into(), namespace_bytes: namespace.len() }
+        Self {
+            qualified: format!("{namespace}/{name}").into(),
+            namespace_bytes: namespace.len(),
+        }
     }
 
     /// The namespace's name.
@@ -74,7 +77,12 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { policy: Policy::TwoChoices, hold_max_requests: 1000, hold_timeout: Duration::from_secs(120), pod_capacity: 64 }
+        Self {
+            policy: Policy::TwoChoices,
+            hold_max_requests: 1000,
+            hold_timeout: Duration::from_secs(120),
+            pod_capacity: 64,
+        }
     }
 }
 
@@ -142,7 +150,10 @@ impl Routes {
         let key = record.key.clone();
         self.drop_claims(&key);
         for name in &record.names {
-            self.claims.entry(name.clone()).or_default().insert((record.created_seconds, key.clone()));
+            self.claims
+                .entry(name.clone())
+                .or_default()
+                .insert((record.created_seconds, key.clone()));
         }
         self.qualified.insert(key.qualified.clone(), key.clone());
         self.services.insert(key.clone(), record);
@@ -153,13 +164,24 @@ impl Routes {
     pub fn remove_service(&mut self, key: &ServiceKey) -> Vec<ServiceKey> {
         self.drop_claims(key);
         self.qualified.remove(key.as_str());
-        self.services.remove(key).map(|gone| gone.key).into_iter().collect()
+        self.services
+            .remove(key)
+            .map(|gone| gone.key)
+            .into_iter()
+            .collect()
     }
 
     /// Removes every service that is not in `seen`: what a finished listing says.
     pub fn retain_services(&mut self, seen: &HashSet<ServiceKey>) -> Vec<ServiceKey> {
-        let gone: Vec<_> = self.services.keys().filter(|key| !seen.contains(*key)).cloned().collect();
-        gone.iter().flat_map(|key| self.remove_service(key)).collect()
+        let gone: Vec<_> = self
+            .services
+            .keys()
+            .filter(|key| !seen.contains(*key))
+            .cloned()
+            .collect();
+        gone.iter()
+            .flat_map(|key| self.remove_service(key))
+            .collect()
     }
 
     /// Adds or replaces a slice.
@@ -167,14 +189,19 @@ impl Routes {
         let mut affected = self.remove_slice(&record.slice);
         affected.push(record.service.clone());
         affected.dedup();
-        self.slices_of.entry(record.service.clone()).or_default().insert(record.slice.clone());
+        self.slices_of
+            .entry(record.service.clone())
+            .or_default()
+            .insert(record.slice.clone());
         self.slices.insert(record.slice.clone(), record);
         affected
     }
 
     /// Removes the slice `namespace/name`.
     pub fn remove_slice(&mut self, slice: &ServiceKey) -> Vec<ServiceKey> {
-        let Some(gone) = self.slices.remove(slice) else { return Vec::new() };
+        let Some(gone) = self.slices.remove(slice) else {
+            return Vec::new();
+        };
         if let Some(of) = self.slices_of.get_mut(&gone.service) {
             of.remove(slice);
             if of.is_empty() {
@@ -186,13 +213,20 @@ impl Routes {
 
     /// Removes every slice that is not in `seen`.
     pub fn retain_slices(&mut self, seen: &HashSet<ServiceKey>) -> Vec<ServiceKey> {
-        let gone: Vec<_> = self.slices.keys().filter(|key| !seen.contains(*key)).cloned().collect();
+        let gone: Vec<_> = self
+            .slices
+            .keys()
+            .filter(|key| !seen.contains(*key))
+            .cloned()
+            .collect();
         gone.iter().flat_map(|key| self.remove_slice(key)).collect()
     }
 
     /// The service a request's `model` means, if any.
     pub fn resolve(&self, model: &str) -> Option<&ServiceKey> {
-        self.qualified.get(model).or_else(|| self.claims.get(model)?.first().map(|(_, key)| key))
+        self.qualified
+            .get(model)
+            .or_else(|| self.claims.get(model)?.first().map(|(_, key)| key))
     }
 
     /// What is known of a service.
@@ -203,8 +237,12 @@ impl Routes {
     /// The service's endpoints that may be given requests, each address once, in order.
     pub fn ready_endpoints(&self, key: &ServiceKey) -> Vec<Endpoint> {
         let slices = self.slices_of.get(key).into_iter().flatten();
-        let endpoints = slices.filter_map(|slice| self.slices.get(slice)).flat_map(|slice| &slice.ready);
-        let by_address: BTreeMap<SocketAddr, &Endpoint> = endpoints.map(|endpoint| (endpoint.address, endpoint)).collect();
+        let endpoints = slices
+            .filter_map(|slice| self.slices.get(slice))
+            .flat_map(|slice| &slice.ready);
+        let by_address: BTreeMap<SocketAddr, &Endpoint> = endpoints
+            .map(|endpoint| (endpoint.address, endpoint))
+            .collect();
         by_address.into_values().cloned().collect()
     }
 
@@ -213,15 +251,26 @@ impl Routes {
         self.claims.iter().filter_map(|(name, claims)| {
             let (created_seconds, service) = claims.first()?;
             // A name that reads like another service's `namespace/name` never reaches its claimant.
-            let reachable = self.qualified.get(name.as_str()).is_none_or(|owner| owner == service);
-            reachable.then_some(ServedModel { name, service, created_seconds: *created_seconds })
+            let reachable = self
+                .qualified
+                .get(name.as_str())
+                .is_none_or(|owner| owner == service);
+            reachable.then_some(ServedModel {
+                name,
+                service,
+                created_seconds: *created_seconds,
+            })
         })
     }
 
     fn drop_claims(&mut self, key: &ServiceKey) {
-        let Some(record) = self.services.get(key) else { return };
+        let Some(record) = self.services.get(key) else {
+            return;
+        };
         for name in &record.names {
-            let Some(claims) = self.claims.get_mut(name) else { continue };
+            let Some(claims) = self.claims.get_mut(name) else {
+                continue;
+            };
             claims.remove(&(record.created_seconds, key.clone()));
             if claims.is_empty() {
                 self.claims.remove(name);

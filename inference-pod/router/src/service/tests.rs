@@ -7,26 +7,51 @@ const CAPACITY: usize = 4;
 const SOON: Duration = Duration::from_secs(60);
 
 fn service() -> Arc<Service> {
-    Service::new(ServiceKey::new("ns", "chat"), settings(), 1000, &Arc::new(Metrics::default()))
+    Service::new(
+        ServiceKey::new("ns", "chat"),
+        settings(),
+        1000,
+        &Arc::new(Metrics::default()),
+    )
 }
 
 fn settings() -> Settings {
-    Settings { hold_max_requests: 50, pod_capacity: CAPACITY, ..Settings::default() }
+    Settings {
+        hold_max_requests: 50,
+        pod_capacity: CAPACITY,
+        ..Settings::default()
+    }
 }
 
 fn endpoints(ports: &[u16]) -> Vec<Endpoint> {
-    ports.iter().map(|port| Endpoint { address: ([127, 0, 0, 1], *port).into(), pod_uid: String::new(), pod_name: format!("p{port}") }).collect()
+    ports
+        .iter()
+        .map(|port| Endpoint {
+            address: ([127, 0, 0, 1], *port).into(),
+            pod_uid: String::new(),
+            pod_name: format!("p{port}"),
+        })
+        .collect()
 }
 
 async fn admit_and_place(service: &Arc<Service>) -> Placed {
-    let wave = service.admit(1, Instant::now() + SOON).await.expect("admitted");
+    let wave = service
+        .admit(1, Instant::now() + SOON)
+        .await
+        .expect("admitted");
     let placed = service.place(&[]).expect("a pod is ready");
     drop(wave);
     placed
 }
 
 fn loads(service: &Service) -> Vec<usize> {
-    service.state.load().pods.iter().map(PodView::in_flight).collect()
+    service
+        .state
+        .load()
+        .pods
+        .iter()
+        .map(PodView::in_flight)
+        .collect()
 }
 
 #[tokio::test]
@@ -34,9 +59,15 @@ async fn a_ready_pod_is_given_the_request_at_once_and_counts_it_until_it_ends() 
     let service = service();
     service.update(settings(), endpoints(&[1]));
     let placed = admit_and_place(&service).now_or_never().expect("at once");
-    assert_eq!((loads(&service), service.metrics.in_flight.get()), (vec![1], 1));
+    assert_eq!(
+        (loads(&service), service.metrics.in_flight.get()),
+        (vec![1], 1)
+    );
     drop(placed);
-    assert_eq!((loads(&service), service.metrics.in_flight.get()), (vec![0], 0));
+    assert_eq!(
+        (loads(&service), service.metrics.in_flight.get()),
+        (vec![0], 0)
+    );
 }
 
 #[tokio::test]
@@ -55,14 +86,28 @@ async fn held_requests_go_in_waves_as_large_as_the_pods_capacity() {
     while service.metrics.in_flight.get() < CAPACITY as i64 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(service.metrics.held.get(), 10 - CAPACITY as i64, "the first pod is not given everything");
+    assert_eq!(
+        service.metrics.held.get(),
+        10 - CAPACITY as i64,
+        "the first pod is not given everything"
+    );
     service.update(settings(), endpoints(&[1, 2, 3]));
-    let placed: Vec<_> = join_all(tasks).await.into_iter().map(|task| task.expect("no panic")).collect();
+    let placed: Vec<_> = join_all(tasks)
+        .await
+        .into_iter()
+        .map(|task| task.expect("no panic"))
+        .collect();
     let loads = loads(&service);
     assert_eq!(loads.iter().sum::<usize>(), 10);
-    assert!(loads.iter().all(|load| *load >= 1), "spread over the pods: {loads:?}");
+    assert!(
+        loads.iter().all(|load| *load >= 1),
+        "spread over the pods: {loads:?}"
+    );
     drop(placed);
-    assert_eq!((service.metrics.held.get(), service.metrics.in_flight.get()), (0, 0));
+    assert_eq!(
+        (service.metrics.held.get(), service.metrics.in_flight.get()),
+        (0, 0)
+    );
     assert_eq!(service.let_go.load(Ordering::Relaxed), 0);
 }
 
@@ -102,7 +147,13 @@ async fn a_client_that_leaves_while_held_gives_its_place_back() {
     }
     held.abort();
     assert!(held.await.expect_err("aborted").is_cancelled());
-    assert_eq!((service.metrics.held.get(), service.queued.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!(
+        (
+            service.metrics.held.get(),
+            service.queued.load(Ordering::Relaxed)
+        ),
+        (0, 0)
+    );
     service.update(settings(), endpoints(&[1]));
     assert_eq!(service.let_go.load(Ordering::Relaxed), 0);
 }
@@ -111,15 +162,24 @@ async fn a_client_that_leaves_while_held_gives_its_place_back() {
 async fn a_held_request_is_refused_at_its_deadline_unless_pods_are_ready() {
     let service = service();
     let deadline = Instant::now() + SOON;
-    assert_eq!(service.admit(1, deadline).await.err(), Some(HoldEnd::Deadline));
-    let busy = Settings { pod_capacity: 1, ..settings() };
+    assert_eq!(
+        service.admit(1, deadline).await.err(),
+        Some(HoldEnd::Deadline)
+    );
+    let busy = Settings {
+        pod_capacity: 1,
+        ..settings()
+    };
     let (first, second, _) = tokio::join!(
         service.admit(1, Instant::now() + SOON),
         service.admit(1, Instant::now() + SOON),
         async { service.update(busy, endpoints(&[1])) }
     );
     let _keeps_the_room = first.expect("let go");
-    assert!(matches!(second, Ok(None)), "goes at its deadline: the pod queues it");
+    assert!(
+        matches!(second, Ok(None)),
+        "goes at its deadline: the pod queues it"
+    );
 }
 
 #[tokio::test]
@@ -127,17 +187,30 @@ async fn holding_is_bounded_in_requests_and_bytes() {
     let service = service();
     let _kept = service.enter_hold(1000).ok().expect("fits");
     let deadline = Instant::now() + SOON;
-    assert_eq!(service.admit(1, deadline).await.err(), Some(HoldEnd::Refused(Refusal::TooManyBytes(1000))));
-    let _others: Vec<_> = (1..50).map(|_| service.enter_hold(0).ok().expect("fits")).collect();
-    assert_eq!(service.admit(0, deadline).await.err(), Some(HoldEnd::Refused(Refusal::TooManyRequests(50))));
+    assert_eq!(
+        service.admit(1, deadline).await.err(),
+        Some(HoldEnd::Refused(Refusal::TooManyBytes(1000)))
+    );
+    let _others: Vec<_> = (1..50)
+        .map(|_| service.enter_hold(0).ok().expect("fits"))
+        .collect();
+    assert_eq!(
+        service.admit(0, deadline).await.err(),
+        Some(HoldEnd::Refused(Refusal::TooManyRequests(50)))
+    );
 }
 
 #[tokio::test]
 async fn whoever_waits_learns_that_the_service_is_gone() {
     let service = service();
-    let (held, ()) = tokio::join!(service.admit(1, Instant::now() + SOON), async { service.close(Closed::Deleted) });
+    let (held, ()) = tokio::join!(service.admit(1, Instant::now() + SOON), async {
+        service.close(Closed::Deleted)
+    });
     assert_eq!(held.err(), Some(HoldEnd::Closed(Closed::Deleted)));
-    assert_eq!(service.admit(1, Instant::now() + SOON).await.err(), Some(HoldEnd::Closed(Closed::Deleted)));
+    assert_eq!(
+        service.admit(1, Instant::now() + SOON).await.err(),
+        Some(HoldEnd::Closed(Closed::Deleted))
+    );
 }
 
 #[tokio::test]

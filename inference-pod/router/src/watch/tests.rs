@@ -41,9 +41,19 @@ fn only_endpoints_that_may_get_requests_are_taken_at_the_http_port() {
     ))
     .expect("belongs to a service");
     assert_eq!(record.service, ServiceKey::new("team", "chat"));
-    let addresses: Vec<_> = record.ready.iter().map(|endpoint| endpoint.address.to_string()).collect();
+    let addresses: Vec<_> = record
+        .ready
+        .iter()
+        .map(|endpoint| endpoint.address.to_string())
+        .collect();
     assert_eq!(addresses, ["10.0.0.1:8000", "10.0.0.5:8000"]);
-    assert_eq!((record.ready[0].pod_name.as_str(), record.ready[0].pod_uid.as_str()), ("chat-1", "u1"));
+    assert_eq!(
+        (
+            record.ready[0].pod_name.as_str(),
+            record.ready[0].pod_uid.as_str()
+        ),
+        ("chat-1", "u1")
+    );
 }
 
 #[test]
@@ -62,10 +72,18 @@ fn a_service_is_known_by_its_own_name_unless_it_has_others() {
     let record = service_record(&service("chat", &spec).0.expect("readable"));
     assert_eq!(record.names, ["chat"]);
     assert_eq!(record.created_seconds, 1_767_225_610);
-    let expected = Settings { policy: Policy::TwoChoices, hold_max_requests: 5, hold_timeout: Duration::from_secs(7), pod_capacity: 8 };
+    let expected = Settings {
+        policy: Policy::TwoChoices,
+        hold_max_requests: 5,
+        hold_timeout: Duration::from_secs(7),
+        pod_capacity: 8,
+    };
     assert_eq!(record.settings, expected);
     let named = json!({"model": {"names": ["a", "b"]}});
-    assert_eq!(service_record(&service("chat", &named).0.expect("readable")).names, ["a", "b"]);
+    assert_eq!(
+        service_record(&service("chat", &named).0.expect("readable")).names,
+        ["a", "b"]
+    );
 }
 
 #[test]
@@ -73,14 +91,22 @@ fn a_listing_after_an_outage_takes_over_additions_and_deletions() {
     let (mut routes, mut seen) = (Routes::default(), HashSet::new());
     let good = json!({"model": {}});
     let mut feed = |routes: &mut Routes, event| take_service(routes, &mut seen, &event);
-    for event in [Event::Init, Event::InitApply(service("one", &good)), Event::InitApply(service("two", &good)), Event::InitDone] {
+    for event in [
+        Event::Init,
+        Event::InitApply(service("one", &good)),
+        Event::InitApply(service("two", &good)),
+        Event::InitDone,
+    ] {
         feed(&mut routes, event);
     }
     assert!(resolves(&routes, "one") && resolves(&routes, "two"));
     for event in [Event::Init, Event::InitApply(service("two", &good))] {
         feed(&mut routes, event);
     }
-    assert!(resolves(&routes, "one"), "an unfinished listing deletes nothing");
+    assert!(
+        resolves(&routes, "one"),
+        "an unfinished listing deletes nothing"
+    );
     for event in [Event::InitApply(service("three", &good)), Event::InitDone] {
         feed(&mut routes, event);
     }
@@ -92,7 +118,11 @@ fn a_listing_after_an_outage_takes_over_additions_and_deletions() {
 #[test]
 fn an_unreadable_object_leaves_its_last_readable_form_in_force() {
     let (mut routes, mut seen) = (Routes::default(), HashSet::new());
-    take_service(&mut routes, &mut seen, &Event::Apply(service("one", &json!({"model": {}}))));
+    take_service(
+        &mut routes,
+        &mut seen,
+        &Event::Apply(service("one", &json!({"model": {}}))),
+    );
     let unreadable = service("one", &json!({"model": 3}));
     assert!(unreadable.0.is_err());
     for event in [Event::Init, Event::InitApply(unreadable), Event::InitDone] {
@@ -104,7 +134,11 @@ fn an_unreadable_object_leaves_its_last_readable_form_in_force() {
 #[test]
 fn a_service_being_deleted_gives_its_name_up_at_once() {
     let (mut routes, mut seen) = (Routes::default(), HashSet::new());
-    take_service(&mut routes, &mut seen, &Event::Apply(service("one", &json!({"model": {}}))));
+    take_service(
+        &mut routes,
+        &mut seen,
+        &Event::Apply(service("one", &json!({"model": {}}))),
+    );
     let mut leaving = service("one", &json!({"model": {}}));
     leaving.meta_mut().deletion_timestamp = leaving.meta().creation_timestamp.clone();
     take_service(&mut routes, &mut seen, &Event::Apply(leaving));
@@ -117,7 +151,12 @@ fn slices_follow_the_same_rules() {
     let key = ServiceKey::new("team", "chat");
     let one = slice("chat-x", &json!([{"addresses": ["10.0.0.1"]}]));
     let two = slice("chat-y", &json!([{"addresses": ["10.0.0.2"]}]));
-    for event in [Event::Init, Event::InitApply(one), Event::InitApply(two.clone()), Event::InitDone] {
+    for event in [
+        Event::Init,
+        Event::InitApply(one),
+        Event::InitApply(two.clone()),
+        Event::InitDone,
+    ] {
         take_slice(&mut routes, &mut seen, &event);
     }
     assert_eq!(routes.ready_endpoints(&key).len(), 2);
@@ -134,7 +173,11 @@ fn patience_grows_to_a_bound_and_starts_over_after_success() {
     let mut patience = Patience::default();
     let waits: Vec<_> = patience.by_ref().take(40).collect();
     assert!(waits[0] < Duration::from_millis(200));
-    assert!(waits[10..].iter().all(|wait| *wait >= Duration::from_millis(2500) && *wait <= Duration::from_secs(5)));
+    assert!(
+        waits[10..]
+            .iter()
+            .all(|wait| *wait >= Duration::from_millis(2500) && *wait <= Duration::from_secs(5))
+    );
     patience.reset();
     assert!(patience.next().expect("endless") < Duration::from_millis(200));
 }

@@ -6,15 +6,28 @@ use super::*;
 
 fn service(namespace: &str, name: &str, created_seconds: i64, names: &[&str]) -> ServiceRecord {
     let names = names.iter().map(ToString::to_string).collect();
-    ServiceRecord { key: ServiceKey::new(namespace, name), created_seconds, names, settings: Settings::default() }
+    ServiceRecord {
+        key: ServiceKey::new(namespace, name),
+        created_seconds,
+        names,
+        settings: Settings::default(),
+    }
 }
 
 fn slice(namespace: &str, name: &str, service: &str, ports: &[u16]) -> SliceRecord {
     let ready = ports
         .iter()
-        .map(|port| Endpoint { address: ([127, 0, 0, 1], *port).into(), pod_uid: format!("uid-{port}"), pod_name: format!("pod-{port}") })
+        .map(|port| Endpoint {
+            address: ([127, 0, 0, 1], *port).into(),
+            pod_uid: format!("uid-{port}"),
+            pod_name: format!("pod-{port}"),
+        })
         .collect();
-    SliceRecord { slice: ServiceKey::new(namespace, name), service: ServiceKey::new(namespace, service), ready }
+    SliceRecord {
+        slice: ServiceKey::new(namespace, name),
+        service: ServiceKey::new(namespace, service),
+        ready,
+    }
 }
 
 fn resolved(routes: &Routes, model: &str) -> Option<String> {
@@ -22,13 +35,20 @@ fn resolved(routes: &Routes, model: &str) -> Option<String> {
 }
 
 fn ports(routes: &Routes, namespace: &str, name: &str) -> Vec<u16> {
-    routes.ready_endpoints(&ServiceKey::new(namespace, name)).iter().map(|endpoint| endpoint.address.port()).collect()
+    routes
+        .ready_endpoints(&ServiceKey::new(namespace, name))
+        .iter()
+        .map(|endpoint| endpoint.address.port())
+        .collect()
 }
 
 #[test]
 fn a_key_gives_back_its_two_halves() {
     let key = ServiceKey::new("team-a", "chat");
-    assert_eq!((key.namespace(), key.name(), key.as_str()), ("team-a", "chat", "team-a/chat"));
+    assert_eq!(
+        (key.namespace(), key.name(), key.as_str()),
+        ("team-a", "chat", "team-a/chat")
+    );
 }
 
 #[test]
@@ -58,7 +78,10 @@ fn a_qualified_name_cannot_be_taken_over_by_a_served_name() {
     routes.apply_service(service("evil", "thief", 1, &["bank/chat"]));
     routes.apply_service(service("bank", "chat", 99, &["chat"]));
     assert_eq!(resolved(&routes, "bank/chat").as_deref(), Some("bank/chat"));
-    let names: Vec<_> = routes.served_models().map(|model| model.name.to_owned()).collect();
+    let names: Vec<_> = routes
+        .served_models()
+        .map(|model| model.name.to_owned())
+        .collect();
     assert_eq!(names, ["chat"]);
 }
 
@@ -87,7 +110,10 @@ fn a_slice_that_moves_to_another_service_affects_both() {
     let mut routes = Routes::default();
     routes.apply_slice(slice("a", "s", "one", &[1]));
     let affected = routes.apply_slice(slice("a", "s", "two", &[1]));
-    assert_eq!(affected, [ServiceKey::new("a", "one"), ServiceKey::new("a", "two")]);
+    assert_eq!(
+        affected,
+        [ServiceKey::new("a", "one"), ServiceKey::new("a", "two")]
+    );
     assert!(ports(&routes, "a", "one").is_empty());
 }
 
@@ -99,21 +125,38 @@ fn a_new_listing_drops_what_it_does_not_contain() {
     routes.apply_slice(slice("a", "one-x", "one", &[1]));
     let gone = routes.retain_services(&HashSet::from([ServiceKey::new("a", "one")]));
     assert_eq!(gone, [ServiceKey::new("a", "two")]);
-    assert_eq!(routes.retain_slices(&HashSet::new()), [ServiceKey::new("a", "one")]);
+    assert_eq!(
+        routes.retain_slices(&HashSet::new()),
+        [ServiceKey::new("a", "one")]
+    );
     assert_eq!(resolved(&routes, "two"), None);
     assert!(ports(&routes, "a", "one").is_empty());
 }
 
 #[derive(Clone, Debug)]
 enum Change {
-    Apply { service: u8, created: i64, names: Vec<u8> },
-    Remove { service: u8 },
+    Apply {
+        service: u8,
+        created: i64,
+        names: Vec<u8>,
+    },
+    Remove {
+        service: u8,
+    },
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let apply = (0..5u8, 0..4i64, proptest::collection::vec(0..4u8, 0..4))
-        .prop_map(|(service, created, names)| Change::Apply { service, created, names });
-    proptest::collection::vec(prop_oneof![3 => apply, 1 => (0..5u8).prop_map(|service| Change::Remove { service })], 0..40)
+    let apply = (0..5u8, 0..4i64, proptest::collection::vec(0..4u8, 0..4)).prop_map(
+        |(service, created, names)| Change::Apply {
+            service,
+            created,
+            names,
+        },
+    );
+    proptest::collection::vec(
+        prop_oneof![3 => apply, 1 => (0..5u8).prop_map(|service| Change::Remove { service })],
+        0..40,
+    )
 }
 
 proptest! {
