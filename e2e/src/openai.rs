@@ -16,6 +16,8 @@ pub struct Chat {
     pub prompt: String,
     /// Most tokens to generate.
     pub max_tokens: u32,
+    /// Go on to `max_tokens` where the model would end its turn.
+    pub ignore_eos: bool,
 }
 
 /// How a request ended.
@@ -114,13 +116,17 @@ impl OpenAi {
     }
 
     async fn send(&self, chat: &Chat, stream: bool) -> Result<reqwest::Response> {
-        let body = json!({
+        let mut body = json!({
             "model": chat.model,
             "messages": [{"role": "user", "content": chat.prompt}],
             "max_tokens": chat.max_tokens,
             "temperature": 0,
             "stream": stream,
         });
+        if chat.ignore_eos {
+            // Not one of OpenAI's fields: sent only where it is wanted, so that other servers take the rest.
+            body["ignore_eos"] = json!(true);
+        }
         let url = self.url("/v1/chat/completions");
         self.http.post(&url).json(&body).send().await.with_context(|| format!("no answer from {url}"))
     }

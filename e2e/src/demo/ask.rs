@@ -22,7 +22,7 @@ pub fn ask_and_print(gateway: &str, model: &str, question: &str) -> Result<Answe
     println!("{}you{}      {question}", style.bold, style.plain);
     print!("{}{model}{}  ", style.bold, style.plain);
     std::io::stdout().flush()?;
-    let chat = Chat { model: model.to_owned(), prompt: question.to_owned(), max_tokens: 96 };
+    let chat = Chat { model: model.to_owned(), prompt: question.to_owned(), max_tokens: 96, ignore_eos: false };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let sent = Instant::now();
     let reply = runtime.block_on(async { OpenAi::new(gateway)?.stream(&chat, print_piece).await })?;

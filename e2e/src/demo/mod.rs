@@ -1,6 +1,7 @@
 //! `./demo`: from nothing to a streamed answer, with every wait shown.
 
 mod ask;
+mod load;
 mod phases;
 mod place;
 mod up;
@@ -38,6 +39,8 @@ pub struct DemoArgs {
 enum Action {
     /// Bring everything up and ask a question (the default).
     Up,
+    /// Drive load and watch replicas, time to first token and tokens per second.
+    Load(load::LoadArgs),
     /// Show what runs.
     Status,
     /// Take everything away again; what was built stays in the cache.
@@ -50,6 +53,7 @@ pub fn run(args: DemoArgs) -> Result<()> {
     let place = Place::new(args.context.map(|context| Named { context, registry, tag }))?;
     match args.action.unwrap_or(Action::Up) {
         Action::Up => up::up(&place),
+        Action::Load(load) => load::load(&place, &load),
         Action::Status => place.print_status(),
         Action::Down => place.down(),
     }

@@ -172,6 +172,14 @@ impl Place {
         }
     }
 
+    /// How the load generator is told which cluster to watch.
+    pub fn kubeconfig_words(&self) -> Vec<String> {
+        match &self.kind {
+            Kind::Local(cluster) => vec![format!("--kubeconfig={}", cluster.paths().kubeconfig().display())],
+            Kind::Named { context, .. } => vec![format!("--context={context}")],
+        }
+    }
+
     /// What the other `./demo` commands need to mean this cluster.
     pub fn demo_words(&self) -> String {
         match &self.kind {

@@ -90,9 +90,9 @@ impl Bed {
         format!("{}/{service}", self.namespace)
     }
 
-    /// A short chat with `service`.
+    /// A chat with `service` that takes exactly so many tokens.
     pub fn chat(&self, service: &str, max_tokens: u32) -> Chat {
-        Chat { model: self.model(service), prompt: "Count to ten.".to_owned(), max_tokens }
+        Chat { model: self.model(service), prompt: "Count to ten.".to_owned(), max_tokens, ignore_eos: true }
     }
 
     /// Asks `service` once, streaming, and wants a whole answer.

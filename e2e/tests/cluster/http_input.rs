@@ -56,7 +56,7 @@ fn cases(model: &str) -> Vec<Case> {
         Case { what: "no messages", body: chat(json!([])), status: 400, says: "messages" },
         Case { what: "messages of the wrong type", body: chat(json!("hi")), status: 400, says: "messages" },
         Case { what: "invalid UTF-8", body: not_utf8, status: 400, says: "UTF-8" },
-        Case { what: "a body over the limit", body: chat(user(&"a".repeat(40 << 20))), status: 413, says: "bytes" },
+        Case { what: "a body over the limit", body: chat(user(&"a".repeat(5 << 20))), status: 413, says: "bytes" },
     ]
 }
 
@@ -80,7 +80,7 @@ fn the_engine_stops_work_for_a_client_that_leaves() {
         bed.ready("deserted").await?;
         let pod = pod_name(&bed.ready_pods("deserted", 1).await?[0]);
 
-        let body = json!({"model": bed.model("deserted"), "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1900, "stream": true});
+        let body = json!({"model": bed.model("deserted"), "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1900, "ignore_eos": true, "stream": true});
         let response = bed.gateway.http().post(bed.gateway.url("/v1/chat/completions")).json(&body).send().await?;
         ensure!(response.status() == 200, "status {}", response.status());
         let mut stream = response.bytes_stream();

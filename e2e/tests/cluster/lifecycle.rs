@@ -25,7 +25,7 @@ fn an_applied_service_becomes_ready_and_answers_with_its_real_model() {
         let ready = applied.elapsed();
 
         let question = "What is the capital of France? Answer in one sentence.".to_owned();
-        let chat = Chat { model: bed.model("smollm2"), prompt: question, max_tokens: 48 };
+        let chat = Chat { model: bed.model("smollm2"), prompt: question, max_tokens: 48, ignore_eos: false };
         let mut first_token = None;
         let streamed = bed.gateway.stream(&chat, |_| drop(first_token.get_or_insert_with(|| applied.elapsed()))).await?;
         let first_token = first_token.context("the stream carried no text")?;
