@@ -9,7 +9,7 @@ use pagoda_e2e::cache::Cache;
 use pagoda_e2e::charts::{self, Target};
 use pagoda_e2e::cluster::{Cluster, DEFAULT_NAME, NODE_NAME};
 use pagoda_e2e::demo::{self, DemoArgs};
-use pagoda_e2e::images::{self, ImageName};
+use pagoda_e2e::images::{self, ImageName, PRODUCT_IMAGES, ProductImage};
 use pagoda_e2e::progress::Progress;
 
 /// A real Kubernetes on this machine, with Pagoda on it.
@@ -41,6 +41,8 @@ enum ClusterCommand {
     Up(Local),
     /// End it and remove every trace of it but the programs built.
     Down(Local),
+    /// Build Kubernetes, kubectl and helm, and start nothing; print the folder they are in.
+    Programs(Local),
     /// Show each component; exit code 1 when one does not run.
     Status(Local),
     /// Print shell lines that set KUBECONFIG and PATH: eval "$(pagoda-e2e cluster env)".
@@ -57,25 +59,7 @@ enum ClusterCommand {
 #[derive(Debug, Subcommand)]
 enum ImagesCommand {
     /// Build operator, gateway and engine (release, static) and load an image of each; print their references.
-    BuildLoad {
-        #[command(flatten)]
-        local: Local,
-        #[command(flatten)]
-        workspace: Workspace,
-        /// A cluster of yours: nothing can be loaded into it, so this says what to do instead.
-        #[arg(long)]
-        context: Option<String>,
-        /// Also load an image that carries this model file; print the source that names it.
-        #[arg(long, value_name = "FILE")]
-        model: Option<PathBuf>,
-        /// The name of that image.
-        #[arg(
-            long,
-            value_name = "REPOSITORY:TAG",
-            default_value = "pagoda/test-model:dev"
-        )]
-        model_image: String,
-    },
+    BuildLoad(BuildLoad),
     /// Load an image that carries a model file at /model.gguf; print the source that names it.
     LoadModel {
         /// The model file.
@@ -100,6 +84,30 @@ enum ImagesCommand {
         #[command(flatten)]
         workspace: Workspace,
     },
+}
+
+#[derive(Debug, Args)]
+struct BuildLoad {
+    #[command(flatten)]
+    local: Local,
+    #[command(flatten)]
+    workspace: Workspace,
+    /// A cluster of yours: nothing can be loaded into it, so this says what to do instead.
+    #[arg(long)]
+    context: Option<String>,
+    /// Build and load only these, and leave the others as they are.
+    #[arg(long, value_name = "IMAGE", value_delimiter = ',', value_parser = ["operator", "gateway", "engine"])]
+    only: Vec<String>,
+    /// Also load an image that carries this model file; print the source that names it.
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// The name of that image.
+    #[arg(
+        long,
+        value_name = "REPOSITORY:TAG",
+        default_value = "pagoda/test-model:dev"
+    )]
+    model_image: String,
 }
 
 #[derive(Debug, Args)]
@@ -165,6 +173,7 @@ fn cluster(command: &ClusterCommand, progress: &Progress) -> Result<ExitCode> {
     match command {
         ClusterCommand::Up(local) => local.cluster()?.up(progress)?,
         ClusterCommand::Down(local) => local.cluster()?.down(progress)?,
+        ClusterCommand::Programs(local) => println!("{}", local.cluster()?.programs(progress)?.display()),
         ClusterCommand::Status(local) => return status(&local.cluster()?),
         ClusterCommand::Env(local) => print!("{}", local.cluster()?.environment()),
         ClusterCommand::FakeGpus { count, local } => {
@@ -203,45 +212,12 @@ fn status(cluster: &Cluster) -> Result<ExitCode> {
 
 fn images(command: ImagesCommand, progress: &Progress) -> Result<ExitCode> {
     match command {
-        ImagesCommand::BuildLoad {
-            context: Some(context),
-            ..
-        } => bail!(
-            "images cannot be loaded into the nodes of {context}: write them with `pagoda-e2e images archive FOLDER`, then `kind load \
-             image-archive`, or `docker load` and push them to a registry that the nodes reach"
-        ),
-        ImagesCommand::BuildLoad {
-            local,
-            workspace,
-            model,
-            model_image,
-            ..
-        } => {
-            let cluster = local.cluster()?;
-            for (name, image) in images::load_product(&cluster, &workspace.repository, progress)? {
-                println!("{name} {}", image.reference());
-            }
-            if let Some(model) = model {
-                println!(
-                    "{}",
-                    images::load_model(
-                        &cluster,
-                        &model,
-                        &ImageName::parse(&model_image)?,
-                        progress
-                    )?
-                );
-            }
-        }
+        ImagesCommand::BuildLoad(command) => build_load(&command, progress)?,
         ImagesCommand::LoadModel { file, image, local } => {
+            let name = ImageName::parse(&image)?;
             println!(
                 "{}",
-                images::load_model(
-                    &local.cluster()?,
-                    &file,
-                    &ImageName::parse(&image)?,
-                    progress
-                )?
+                images::load_model(&local.cluster()?, &file, &name, progress)?
             );
         }
         ImagesCommand::Archive {
@@ -255,6 +231,30 @@ fn images(command: ImagesCommand, progress: &Progress) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn build_load(command: &BuildLoad, progress: &Progress) -> Result<()> {
+    if let Some(context) = &command.context {
+        bail!(
+            "images cannot be loaded into the nodes of {context}: write them with `pagoda-e2e images archive FOLDER`, then \
+             `kind load image-archive`, or `docker load` and push them to a registry that the nodes reach"
+        );
+    }
+    let cluster = command.local.cluster()?;
+    let is_wanted = |image: &ProductImage| {
+        command.only.is_empty() || command.only.iter().any(|name| name == image.name)
+    };
+    let wanted: Vec<ProductImage> = PRODUCT_IMAGES.into_iter().filter(is_wanted).collect();
+    for (name, image) in
+        images::load_images(&cluster, &command.workspace.repository, &wanted, progress)?
+    {
+        println!("{name} {}", image.reference());
+    }
+    if let Some(model) = &command.model {
+        let name = ImageName::parse(&command.model_image)?;
+        println!("{}", images::load_model(&cluster, model, &name, progress)?);
+    }
+    Ok(())
 }
 
 fn install_charts(command: &InstallCharts, progress: &Progress) -> Result<ExitCode> {

@@ -32,27 +32,36 @@ impl LoadedImage {
 /// The product's images by name: `operator`, `gateway`, `engine`.
 pub type LoadedImages = BTreeMap<String, LoadedImage>;
 
-/// Builds the product's programs from `workspace` and loads an image of each; remembers them for [`recorded`].
+/// [`load_images`] of everything that the chart installs.
 pub fn load_product(
     cluster: &Cluster,
     workspace: &Path,
     progress: &Progress,
 ) -> Result<LoadedImages> {
-    let mut loaded = LoadedImages::new();
-    for (image, program) in build_product(workspace, &PRODUCT_IMAGES, progress)? {
+    load_images(cluster, workspace, &PRODUCT_IMAGES, progress)
+}
+
+/// Builds the programs of `images` from `workspace` and loads an image of each. Returns all that the cluster has by now,
+/// and remembers it for [`recorded`].
+pub fn load_images(
+    cluster: &Cluster,
+    workspace: &Path,
+    images: &[ProductImage],
+    progress: &Progress,
+) -> Result<LoadedImages> {
+    let mut loaded = recorded(cluster).unwrap_or_default();
+    for (image, program) in build_product(workspace, images, progress)? {
         let archive = Program::at(program, &format!("/{}", image.package));
-        let repository = format!("pagoda/{}", image.name);
         let tag = format!("dev-{}", archive.content_digest()?);
-        let name = ImageName::new(repository, tag);
+        let name = ImageName::new(format!("pagoda/{}", image.name), tag);
         load(cluster, &archive, &name, progress)?;
-        cluster.containerd().tag(
-            &name.full(),
-            &ImageName::new(name.repository.clone(), "dev").full(),
-        )?;
+        let newest = ImageName::new(name.repository.clone(), "dev");
+        cluster.containerd().tag(&name.full(), &newest.full())?;
+        let repository = format!("docker.io/{}", name.repository);
         loaded.insert(
             image.name.to_owned(),
             LoadedImage {
-                repository: format!("docker.io/{}", name.repository),
+                repository,
                 tag: name.tag,
             },
         );

@@ -6,7 +6,9 @@ mod load;
 
 pub use archive::{Archive, ImageName, LayerFile, Program};
 pub use build::{PRODUCT_IMAGES, ProductImage, build_product};
-pub use load::{LoadedImage, LoadedImages, load_model, load_product, recorded, write_product};
+pub use load::{
+    LoadedImage, LoadedImages, load_images, load_model, load_product, recorded, write_product,
+};
 
 /// Lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
