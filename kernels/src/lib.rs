@@ -23,7 +23,7 @@ mod pool;
 mod rope;
 mod simd;
 
-pub use activation::{Q8Block, quantise_rows};
+pub use activation::{QuantisedRows, quantise_rows};
 pub use attention::{AttentionScratch, AttentionShape, Segment, attend};
 pub use buffer::AlignedBuffer;
 pub use cpu::{Cpu, CpuError};

@@ -1,12 +1,13 @@
 //! Products of activations with packed weights: a stream over the weights for one row, a blocked product for many.
 //!
 //! One output element is one accumulator that takes its blocks of 32 in order: `acc = fma(dot, weight scale * activation
-//! scale, acc)`, then `acc = fma(minimum, activation sum, acc)` where the format has minimums. Nothing in that depends on
-//! how many rows go together, on the thread, or on the instruction set.
+//! scale, acc)`, then `acc = fma(minimum, activation sum, acc)` where the format has minimums; and a second one that does
+//! the same for the second bytes of the row's coarse blocks, added last. Nothing in that depends on how many rows go
+//! together, on the thread, or on the instruction set.
 
 use std::ops::Range;
 
-use crate::activation::{BLOCK, Q8Block, quantise_block};
+use crate::activation::{BLOCK, BlockWriter, GROUP_ROWS, Q8Block, QuantisedRows, RowsView};
 use crate::buffer::SharedMut;
 use crate::cpu::{Cpu, Kernel};
 use crate::format::Format;
@@ -24,8 +25,8 @@ pub struct Input<'a> {
     pub k: usize,
     /// `rows * k` values.
     pub f32: &'a [f32],
-    /// `rows * k / 32` blocks.
-    pub q8: &'a [Q8Block],
+    /// `rows` rows of `k`.
+    pub q8: Option<&'a QuantisedRows>,
 }
 
 /// Where products go.
@@ -34,8 +35,8 @@ pub enum Output<'a> {
     Store(&'a mut [f32]),
     /// Adds to them.
     Add(&'a mut [f32]),
-    /// Overwrites rows of quantised blocks ([`swiglu`] only).
-    Quantise(&'a mut [Q8Block]),
+    /// Made to hold the rows ([`swiglu`] only).
+    Quantise(&'a mut QuantisedRows),
 }
 
 /// Weight bytes ahead of the stream to ask for: what memory delivers in about its latency.
@@ -79,8 +80,11 @@ pub fn swiglu(cpu: Cpu, pool: &ThreadPool, gate: &PackedMatrix, up: &PackedMatri
             Task::SwigluF32(SharedMut::new(out))
         }
         Output::Quantise(out) => {
-            assert!(width.is_multiple_of(BLOCK) && out.len() == input.rows * width / BLOCK, "whole blocks");
-            Task::SwigluQ8(SharedMut::new(out))
+            assert!(width.is_multiple_of(BLOCK), "whole blocks");
+            out.resize(input.rows, width);
+            let task = Task::SwigluQ8(out.writer());
+            Job { weights: &weights, input, width, task }.spread(cpu, pool, width / BLOCK);
+            return out.mark(pool);
         }
         Output::Add(_) => panic!("a gated product is not added"),
     };
@@ -90,7 +94,8 @@ pub fn swiglu(cpu: Cpu, pool: &ThreadPool, gate: &PackedMatrix, up: &PackedMatri
 fn check_input(weights: &PackedMatrix, input: &Input<'_>) {
     assert_eq!(weights.k(), input.k, "rows are as deep as the weights");
     if weights.format().is_quantised() {
-        assert_eq!(input.q8.len(), input.rows * input.k / BLOCK, "quantised weights need quantised rows");
+        let extents = input.q8.map(|q8| (q8.rows(), q8.k()));
+        assert_eq!(extents, Some((input.rows, input.k)), "quantised weights need quantised rows");
     } else {
         assert_eq!(input.f32.len(), input.rows * input.k, "float weights need float rows");
     }
@@ -102,7 +107,7 @@ enum Task {
     Linear { out: SharedMut<f32>, add: bool },
     /// A unit is two panels of the gate and two of the other: 32 outputs.
     SwigluF32(SharedMut<f32>),
-    SwigluQ8(SharedMut<Q8Block>),
+    SwigluQ8(BlockWriter),
 }
 
 #[derive(Clone, Copy)]
@@ -159,33 +164,35 @@ struct Part<'a> {
 impl Kernel for Part<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for unit in self.units.clone() {
-            let mut row = self.rows.start;
+        // Rows outside, weights inside: a tile of rows stays in the first-level cache, a share of the weights in the second.
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            let rest = self.rows.end - row;
             // SAFETY: rows and units lie within the job, whose shapes were checked; each output belongs to one unit and row.
-            unsafe {
-                if S::WIDE {
-                    while self.rows.end - row >= 8 {
-                        self.rows_of_unit::<S, 8>(unit, row);
-                        row += 8;
-                    }
+            row += unsafe {
+                match rest {
+                    8.. if S::WIDE => self.rows_of_units::<S, 8>(row),
+                    4.. => self.rows_of_units::<S, 4>(row),
+                    2.. => self.rows_of_units::<S, 2>(row),
+                    _ => self.rows_of_units::<S, 1>(row),
                 }
-                while self.rows.end - row >= 4 {
-                    self.rows_of_unit::<S, 4>(unit, row);
-                    row += 4;
-                }
-                while self.rows.end - row >= 2 {
-                    self.rows_of_unit::<S, 2>(unit, row);
-                    row += 2;
-                }
-                if row < self.rows.end {
-                    self.rows_of_unit::<S, 1>(unit, row);
-                }
-            }
+            };
         }
     }
 }
 
 impl Part<'_> {
+    /// `R` rows from `row` on of all units; returns `R`.
+    #[inline(always)]
+    unsafe fn rows_of_units<S: Simd, const R: usize>(&self, row: usize) -> usize {
+        debug_assert!(row % GROUP_ROWS + R <= GROUP_ROWS, "a tile's flags share a byte");
+        for unit in self.units.clone() {
+            // SAFETY: as in `run`.
+            unsafe { self.rows_of_unit::<S, R>(unit, row) };
+        }
+        R
+    }
+
     /// `R` rows from `row` on of one unit.
     #[inline(always)]
     unsafe fn rows_of_unit<S: Simd, const R: usize>(&self, unit: usize, row: usize) {
@@ -232,7 +239,7 @@ impl Part<'_> {
                     for r in 0..R {
                         let h: [S::F; 2] =
                             std::array::from_fn(|i| S::mul(silu::<S>(tile[2 * i][r]), tile[2 * i + 1][r]));
-                        quantise_block::<S>(h[0], h[1], out.at((row + r) * (job.width / BLOCK) + unit));
+                        out.write::<S>(row + r, unit, h);
                     }
                 }
             }
@@ -251,17 +258,22 @@ unsafe fn panel_product<S: Simd, const R: usize>(
     let (w, k) = (matrix.panel(panel), matrix.k());
     // SAFETY: the panel holds `k` deep of its format; rows `row..row + R` exist in the form the format needs.
     unsafe {
-        let a = input.q8.as_ptr().wrapping_add(row * (k / BLOCK));
         let x = input.f32.as_ptr().wrapping_add(row * k);
         match matrix.format() {
             Format::F32 => float_panel::<S, R>(k, x, |i| S::load(w.cast::<f32>().add(i * LANES))),
             Format::F16 => float_panel::<S, R>(k, x, |i| S::load_f16(w.cast::<u16>().add(i * LANES))),
             Format::Bf16 => float_panel::<S, R>(k, x, |i| S::load_bf16(w.cast::<u16>().add(i * LANES))),
-            Format::Q8_0 => q8_0_panel::<S, R>(w, k / BLOCK, a),
-            Format::Q4_0 => q4_panel::<S, R, false>(w, k / BLOCK, a),
-            Format::Q4_1 => q4_panel::<S, R, true>(w, k / BLOCK, a),
-            Format::Q4K => q4k_panel::<S, R>(w, k / BLOCK, a),
-            Format::Q6K => q6k_panel::<S, R>(w, k / BLOCK, a),
+            format => {
+                let Some(q8) = input.q8 else { unreachable!("`check_input` saw quantised rows") };
+                let rows = q8.view(row);
+                match format {
+                    Format::Q8_0 => blocks_panel::<S, Q8_0, R>(w, rows),
+                    Format::Q4_0 => blocks_panel::<S, Q4<false>, R>(w, rows),
+                    Format::Q4_1 => blocks_panel::<S, Q4<true>, R>(w, rows),
+                    Format::Q4K => blocks_panel::<S, Q4K, R>(w, rows),
+                    _ => blocks_panel::<S, Q6K, R>(w, rows),
+                }
+            }
         }
     }
 }
@@ -292,108 +304,142 @@ unsafe fn prefetch<S: Simd, const R: usize>(w: *const u8, bytes: usize) {
     }
 }
 
-/// `acc[r] += dots[r] * (scale * row r's scale)`.
-#[inline(always)]
-unsafe fn add_scaled<S: Simd, const R: usize>(
-    acc: &mut [S::F; R],
-    dots: [S::I; R],
-    scale: S::F,
-    a: *const Q8Block,
-    stride: usize,
-) {
-    // SAFETY: `a` points at the block of row 0, and row `r`'s lies `r * stride` on.
-    unsafe {
-        for r in 0..R {
-            let scale = S::mul(scale, S::splat((*a.add(r * stride)).scale));
-            acc[r] = S::fma(S::to_f32(dots[r]), scale, acc[r]);
-        }
-    }
+/// A quantised format's panel, block by block.
+trait Blocks {
+    /// Where block `b` of the panel at `w` lies, and its bytes.
+    fn place(w: *const u8, b: usize) -> (*const u8, usize);
+    /// Dots of `R` rows of activations with the block at `w`.
+    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R];
+    /// Scales of block `b` of `panel`, which lies at `w`, and its minimums if the format has any.
+    unsafe fn scales<S: Simd>(panel: *const u8, b: usize, w: *const u8) -> (S::F, Option<S::F>);
 }
 
-/// `acc[r] += min * row r's scaled sum`.
+/// Products of `R` rows with a panel of quantised blocks.
 #[inline(always)]
-unsafe fn add_min<S: Simd, const R: usize>(acc: &mut [S::F; R], min: S::F, a: *const Q8Block, stride: usize) {
-    // SAFETY: as in `add_scaled`.
+unsafe fn blocks_panel<S: Simd, B: Blocks, const R: usize>(panel: *const u8, rows: RowsView) -> [S::F; R] {
+    let stride = rows.blocks;
+    // SAFETY: the panel holds as many blocks as each of the `R` rows.
     unsafe {
-        for r in 0..R {
-            acc[r] = S::fma(min, S::splat((*a.add(r * stride)).scaled_sum), acc[r]);
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn q4_panel<S: Simd, const R: usize, const MIN: bool>(
-    w: *const u8,
-    blocks: usize,
-    a: *const Q8Block,
-) -> [S::F; R] {
-    let bytes = NIBBLE_BYTES + if MIN { 2 * HALVES } else { HALVES };
-    // SAFETY: the panel holds `blocks` blocks of `bytes`, and each of `R` rows at `a` holds `blocks`.
-    unsafe {
-        let mut acc = [S::splat(0.0); R];
-        for b in 0..blocks {
-            let (w, a) = (w.add(b * bytes), a.add(b));
+        let mut coarse = [S::splat(0.0); R];
+        // Indexed by a row known at run time only, so it lives in memory.
+        let mut fine = [S::splat(0.0); R];
+        for b in 0..rows.blocks {
+            let (w, bytes) = B::place(panel, b);
             prefetch::<S, R>(w, bytes);
+            let (scale, min) = B::scales::<S>(panel, b, w);
+            let a = rows.coarse.add(b);
+            let dots = B::dots::<S, R>(w, a, stride);
+            for r in 0..R {
+                coarse[r] = accumulate::<S>(coarse[r], dots[r], scale, min, a.add(r * stride));
+            }
+            let mut flags = u32::from(*rows.flags.add(b)) >> rows.shift & ((1 << R) - 1);
+            while flags != 0 {
+                let r = flags.trailing_zeros() as usize;
+                let a = rows.fine.add(r * stride + b);
+                fine[r] = accumulate::<S>(fine[r], B::dots::<S, 1>(w, a, stride)[0], scale, min, a);
+                flags &= flags - 1;
+            }
+        }
+        std::array::from_fn(|r| S::add(coarse[r], fine[r]))
+    }
+}
+
+/// `acc + dot * (scale * a's scale) + min * a's scaled sum`.
+#[inline(always)]
+unsafe fn accumulate<S: Simd>(acc: S::F, dot: S::I, scale: S::F, min: Option<S::F>, a: *const Q8Block) -> S::F {
+    // SAFETY: the caller passes a readable block.
+    unsafe {
+        let acc = S::fma(S::to_f32(dot), S::mul(scale, S::splat((*a).scale)), acc);
+        match min {
+            Some(min) => S::fma(min, S::splat((*a).scaled_sum), acc),
+            None => acc,
+        }
+    }
+}
+
+struct Q8_0;
+struct Q4<const MIN: bool>;
+struct Q4K;
+struct Q6K;
+
+#[allow(clippy::undocumented_unsafe_blocks)] // All bodies read within the block that `blocks_panel` walks to.
+impl Blocks for Q8_0 {
+    #[inline(always)]
+    fn place(panel: *const u8, b: usize) -> (*const u8, usize) {
+        (panel.wrapping_add(b * (BYTE_BYTES + HALVES)), BYTE_BYTES + HALVES)
+    }
+    #[inline(always)]
+    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R] {
+        unsafe { S::dot_byte::<R>(w, a, stride) }
+    }
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(_: *const u8, _: usize, w: *const u8) -> (S::F, Option<S::F>) {
+        unsafe { (S::load_f16(w.add(BYTE_BYTES).cast()), None) }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)] // As above.
+impl<const MIN: bool> Blocks for Q4<MIN> {
+    #[inline(always)]
+    fn place(panel: *const u8, b: usize) -> (*const u8, usize) {
+        let bytes = NIBBLE_BYTES + if MIN { 2 * HALVES } else { HALVES };
+        (panel.wrapping_add(b * bytes), bytes)
+    }
+    #[inline(always)]
+    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R] {
+        unsafe { S::dot_nibble::<R>(w, a, stride) }
+    }
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(_: *const u8, _: usize, w: *const u8) -> (S::F, Option<S::F>) {
+        unsafe {
             let scale = S::load_f16(w.add(NIBBLE_BYTES).cast());
-            add_scaled::<S, R>(&mut acc, S::dot_nibble::<R>(w, a, blocks), scale, a, blocks);
             // Nibbles centred on 8 are nibbles with a minimum of -8 scales.
             let min = if MIN {
                 S::load_f16(w.add(NIBBLE_BYTES + HALVES).cast())
             } else {
                 S::mul(scale, S::splat(-8.0))
             };
-            add_min::<S, R>(&mut acc, min, a, blocks);
+            (scale, Some(min))
         }
-        acc
     }
 }
 
-#[inline(always)]
-unsafe fn q8_0_panel<S: Simd, const R: usize>(w: *const u8, blocks: usize, a: *const Q8Block) -> [S::F; R] {
-    // SAFETY: as in `q4_panel`.
-    unsafe {
-        let mut acc = [S::splat(0.0); R];
-        for b in 0..blocks {
-            let (w, a) = (w.add(b * (BYTE_BYTES + HALVES)), a.add(b));
-            prefetch::<S, R>(w, BYTE_BYTES + HALVES);
-            let scale = S::load_f16(w.add(BYTE_BYTES).cast());
-            add_scaled::<S, R>(&mut acc, S::dot_byte::<R>(w, a, blocks), scale, a, blocks);
+#[allow(clippy::undocumented_unsafe_blocks)] // As above.
+impl Blocks for Q4K {
+    #[inline(always)]
+    fn place(panel: *const u8, b: usize) -> (*const u8, usize) {
+        let super_block = b / GROUPS * (2 * HALVES + GROUPS * Q4K_GROUP);
+        (panel.wrapping_add(super_block + 2 * HALVES + b % GROUPS * Q4K_GROUP), Q4K_GROUP)
+    }
+    #[inline(always)]
+    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R] {
+        unsafe { S::dot_nibble::<R>(w, a, stride) }
+    }
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(panel: *const u8, b: usize, w: *const u8) -> (S::F, Option<S::F>) {
+        unsafe {
+            let halves = panel.add(b / GROUPS * (2 * HALVES + GROUPS * Q4K_GROUP));
+            let scale = S::mul(S::load_f16(halves.cast()), S::load_u8(w.add(NIBBLE_BYTES)));
+            let min = S::mul(S::load_f16(halves.add(HALVES).cast()), S::load_u8(w.add(NIBBLE_BYTES + LANES)));
+            (scale, Some(S::sub(S::splat(0.0), min)))
         }
-        acc
     }
 }
 
-#[inline(always)]
-unsafe fn q4k_panel<S: Simd, const R: usize>(w: *const u8, blocks: usize, a: *const Q8Block) -> [S::F; R] {
-    // SAFETY: as in `q4_panel`, in superblocks of eight blocks.
-    unsafe {
-        let mut acc = [S::splat(0.0); R];
-        for b in 0..blocks {
-            let super_block = w.add(b / GROUPS * (2 * HALVES + GROUPS * Q4K_GROUP));
-            let (group, a) = (super_block.add(2 * HALVES + b % GROUPS * Q4K_GROUP), a.add(b));
-            prefetch::<S, R>(group, Q4K_GROUP);
-            let scale = S::mul(S::load_f16(super_block.cast()), S::load_u8(group.add(NIBBLE_BYTES)));
-            add_scaled::<S, R>(&mut acc, S::dot_nibble::<R>(group, a, blocks), scale, a, blocks);
-            let min = S::mul(S::load_f16(super_block.add(HALVES).cast()), S::load_u8(group.add(NIBBLE_BYTES + LANES)));
-            add_min::<S, R>(&mut acc, S::sub(S::splat(0.0), min), a, blocks);
-        }
-        acc
+#[allow(clippy::undocumented_unsafe_blocks)] // As above.
+impl Blocks for Q6K {
+    #[inline(always)]
+    fn place(panel: *const u8, b: usize) -> (*const u8, usize) {
+        let super_block = b / GROUPS * (HALVES + GROUPS * Q6K_GROUP);
+        (panel.wrapping_add(super_block + HALVES + b % GROUPS * Q6K_GROUP), Q6K_GROUP)
     }
-}
-
-#[inline(always)]
-unsafe fn q6k_panel<S: Simd, const R: usize>(w: *const u8, blocks: usize, a: *const Q8Block) -> [S::F; R] {
-    // SAFETY: as in `q4k_panel`.
-    unsafe {
-        let mut acc = [S::splat(0.0); R];
-        for b in 0..blocks {
-            let super_block = w.add(b / GROUPS * (HALVES + GROUPS * Q6K_GROUP));
-            let (group, a) = (super_block.add(HALVES + b % GROUPS * Q6K_GROUP), a.add(b));
-            prefetch::<S, R>(group, Q6K_GROUP);
-            let scale = S::load_f16(super_block.cast());
-            add_scaled::<S, R>(&mut acc, S::dot_six::<R>(group, a, blocks), scale, a, blocks);
-        }
-        acc
+    #[inline(always)]
+    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R] {
+        unsafe { S::dot_six::<R>(w, a, stride) }
+    }
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(panel: *const u8, b: usize, _: *const u8) -> (S::F, Option<S::F>) {
+        unsafe { (S::load_f16(panel.add(b / GROUPS * (HALVES + GROUPS * Q6K_GROUP)).cast()), None) }
     }
 }
 

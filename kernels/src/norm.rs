@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation, fused with the quantisation of what it yields.
 
-use crate::activation::{BLOCK, Q8Block, quantise_block};
+use crate::activation::{BLOCK, BlockWriter, QuantisedRows};
 use crate::buffer::SharedMut;
 use crate::cpu::{Cpu, Kernel};
 use crate::math::{load_partial, store_partial};
@@ -12,8 +12,8 @@ use crate::simd::{LANES, Simd};
 pub struct NormOutput<'a> {
     /// Rows of `k` values.
     pub f32: Option<&'a mut [f32]>,
-    /// Rows of `k / 32` blocks.
-    pub q8: Option<&'a mut [Q8Block]>,
+    /// Made to hold the rows.
+    pub q8: Option<&'a mut QuantisedRows>,
 }
 
 struct Row<'a> {
@@ -21,7 +21,8 @@ struct Row<'a> {
     weight: &'a [f32],
     eps: f32,
     f32: Option<*mut f32>,
-    q8: Option<*mut Q8Block>,
+    row: usize,
+    q8: Option<BlockWriter>,
 }
 
 impl Row<'_> {
@@ -53,7 +54,7 @@ impl Kernel for Row<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let k = self.x.len();
-        // SAFETY: `rms_norm` checked that outputs hold `k` values, or `k / 32` blocks with `k` a multiple of 32.
+        // SAFETY: `rms_norm` checked that outputs hold the row's values, or its blocks with `k` a multiple of 32.
         unsafe {
             let scale = S::splat(self.scale::<S>());
             if let Some(out) = self.f32 {
@@ -64,7 +65,8 @@ impl Kernel for Row<'_> {
             if let Some(out) = self.q8 {
                 for block in 0..k / BLOCK {
                     let first = self.lanes::<S>(block * BLOCK, scale);
-                    quantise_block::<S>(first, self.lanes::<S>(block * BLOCK + LANES, scale), out.add(block));
+                    let second = self.lanes::<S>(block * BLOCK + LANES, scale);
+                    out.write::<S>(self.row, block, [first, second]);
                 }
             }
         }
@@ -83,17 +85,22 @@ pub fn rms_norm(cpu: Cpu, pool: &ThreadPool, x: &[f32], weight: &[f32], eps: f32
         assert_eq!(out.len(), x.len(), "as many outputs as inputs");
         SharedMut::new(out)
     });
-    let q8_out = out.q8.map(|out| {
-        assert!(k.is_multiple_of(BLOCK) && out.len() == x.len() / BLOCK, "one output block for 32 values");
-        SharedMut::new(out)
+    let mut q8 = out.q8;
+    let q8_out = q8.as_mut().map(|out| {
+        assert!(k.is_multiple_of(BLOCK), "whole blocks");
+        out.resize(rows, k);
+        out.writer()
     });
     pool.split(rows, 4096usize.div_ceil(k), |range| {
         for row in range {
-            // SAFETY: `row` is below `rows`, for which both outputs have room, and belongs to this thread.
-            let (f32, q8) = unsafe { (f32_out.map(|p| p.at(row * k)), q8_out.map(|p| p.at(row * k / BLOCK))) };
-            cpu.execute(Row { x: &x[row * k..][..k], weight, eps, f32, q8 });
+            // SAFETY: `row` is below `rows`, for which there is room, and belongs to this thread.
+            let f32 = f32_out.map(|p| unsafe { p.at(row * k) });
+            cpu.execute(Row { x: &x[row * k..][..k], weight, eps, f32, row, q8: q8_out });
         }
     });
+    if let Some(q8) = q8 {
+        q8.mark(pool);
+    }
 }
 
 #[cfg(test)]
@@ -131,9 +138,9 @@ mod tests {
         let weight: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 / 64.0).collect();
         for cpu in Cpu::available() {
             let mut plain = vec![0.0; 192];
-            let mut fused = vec![Q8Block::default(); 6];
+            let mut fused = QuantisedRows::default();
             rms_norm(cpu, &pool, &x, &weight, 1e-6, NormOutput { f32: Some(&mut plain), q8: Some(&mut fused) });
-            let mut after = vec![Q8Block::default(); 6];
+            let mut after = QuantisedRows::default();
             crate::quantise_rows(cpu, &pool, &plain, 64, &mut after);
             assert_eq!(fused, after);
         }

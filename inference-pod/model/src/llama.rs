@@ -1,7 +1,7 @@
 //! The Llama forward pass over slabs of tokens.
 
 use pagoda_kernels::{
-    AttentionScratch, AttentionShape, Cpu, Input, KvCache, NormOutput, Output, PackedMatrix, Q8Block, RopeTable, Segment,
+    AttentionScratch, AttentionShape, Cpu, Input, KvCache, NormOutput, Output, PackedMatrix, QuantisedRows, RopeTable, Segment,
     ThreadPool, attend, matmul, quantise_rows, rms_norm, rope_and_store, swiglu,
 };
 
@@ -27,10 +27,10 @@ pub(crate) struct Buffers {
     /// `[tokens][embedding]`: the residual stream.
     state: Vec<f32>,
     /// A normalised or attended input of a product, in one of the two forms.
-    q8: Vec<Q8Block>,
+    q8: QuantisedRows,
     f32: Vec<f32>,
     /// `[tokens][feed_forward]`, in one of the two forms.
-    hidden_q8: Vec<Q8Block>,
+    hidden_q8: QuantisedRows,
     hidden_f32: Vec<f32>,
     /// `[tokens][queries, keys, values]`.
     qkv: Vec<f32>,
@@ -120,7 +120,6 @@ impl Forward<'_> {
         let source = input(q8, f32, rows, layer.gate.k());
         let out = if layer.down.format().is_quantised() {
             hidden_f32.clear();
-            hidden_q8.resize(rows * width / QUANTISED_TOGETHER, Q8Block::default());
             Output::Quantise(hidden_q8)
         } else {
             hidden_q8.clear();
@@ -136,9 +135,7 @@ impl Forward<'_> {
     /// Adds the product of what attention yielded to the state.
     fn add_attention(&mut self, matrix: &PackedMatrix, rows: usize) {
         let Buffers { state, q8, attended, .. } = &mut *self.buffers;
-        q8.clear();
         if matrix.format().is_quantised() {
-            q8.resize(attended.len() / QUANTISED_TOGETHER, Q8Block::default());
             quantise_rows(self.cpu, self.pool, attended, matrix.k(), q8);
         }
         matmul(self.cpu, self.pool, &[matrix], input(q8, attended, rows, matrix.k()), Output::Add(state));
@@ -183,11 +180,8 @@ impl Forward<'_> {
     }
 }
 
-/// Values of a quantised block.
-const QUANTISED_TOGETHER: usize = 32;
-
-fn input<'a>(q8: &'a [Q8Block], f32: &'a [f32], rows: usize, k: usize) -> Input<'a> {
-    Input { rows, k, f32, q8 }
+fn input<'a>(q8: &'a QuantisedRows, f32: &'a [f32], rows: usize, k: usize) -> Input<'a> {
+    Input { rows, k, f32, q8: Some(q8) }
 }
 
 /// Normalises rows of `x` into bytes if any of `consumers` is quantised, and into floats if any is not.
@@ -199,13 +193,12 @@ fn normalise(
     weight: &[f32],
     eps: f32,
     consumers: &[&PackedMatrix],
-    q8: &mut Vec<Q8Block>,
+    q8: &mut QuantisedRows,
     f32: &mut Vec<f32>,
 ) {
     let quantised = consumers.iter().any(|m| m.format().is_quantised());
     let float = consumers.iter().any(|m| !m.format().is_quantised());
-    q8.resize(if quantised { x.len() / QUANTISED_TOGETHER } else { 0 }, Q8Block::default());
     f32.resize(if float { x.len() } else { 0 }, 0.0);
-    let out = NormOutput { f32: float.then_some(&mut f32[..]), q8: quantised.then_some(&mut q8[..]) };
+    let out = NormOutput { f32: float.then_some(&mut f32[..]), q8: quantised.then_some(q8) };
     rms_norm(cpu, pool, x, weight, eps, out);
 }
