@@ -179,7 +179,7 @@ unsafe fn quantise_block<S: Simd>(x: [S::F; 2], out: *mut Q8Block) -> [S::F; 2] 
         let largest = S::largest(S::max(S::abs(x[0]), S::abs(x[1])));
         let inverse = if largest < SMALLEST { 0.0 } else { 127.0 / largest };
         let scale = if largest < SMALLEST { 0.0 } else { largest / 127.0 };
-        let rounded = x.map(|x| S::round(S::mul(x, S::splat(inverse))));
+        let rounded = [S::round(S::mul(x[0], S::splat(inverse))), S::round(S::mul(x[1], S::splat(inverse)))];
         let q = (&raw mut (*out).q).cast::<i8>();
         let first = S::store_i8(q, rounded[0]);
         let second = S::store_i8(q.add(16), rounded[1]);
@@ -187,7 +187,8 @@ unsafe fn quantise_block<S: Simd>(x: [S::F; 2], out: *mut Q8Block) -> [S::F; 2] 
         (*out).scaled_sum = scale * (first + second) as f32;
         (*out).minus_128_sum = -128i32.wrapping_mul(first.wrapping_add(second));
         (*out).half_sums = [first as i16, second as i16];
-        std::array::from_fn(|i| S::fma(rounded[i], S::splat(-scale), x[i]))
+        let minus = S::splat(-scale);
+        [S::fma(rounded[0], minus, x[0]), S::fma(rounded[1], minus, x[1])]
     }
 }
 

@@ -110,7 +110,8 @@ impl Cpu {
 }
 
 /// A piece of work written once for every instruction set. Implementations mark `run` `#[inline(always)]`, and so every
-/// function they call that takes a [`Simd`] parameter: only then is the body compiled with the level's features.
+/// function they call that takes a [`Simd`] parameter: only then is the body compiled with the level's features. Closures
+/// (`map`, `from_fn`) around vector operations are out for the same reason: nothing forces them inline.
 pub(crate) trait Kernel {
     fn run<S: Simd>(self);
 }

@@ -141,32 +141,30 @@ pub(crate) struct KvWriter<'a> {
 }
 
 impl KvWriter<'_> {
-    /// Stores one token's key and value of one head, `head_dim` values each, padded to whole vectors.
+    /// Stores lanes `first..` of one token's key and value of one head; `first` is below `head_dim`. Lanes past it are stored
+    /// for values, which are padded to whole vectors, and left out for keys.
     #[inline(always)]
     pub(crate) unsafe fn store<S: Simd>(
         self,
-        block: u32,
-        slot: usize,
+        (block, slot): (u32, usize),
         kv_head: usize,
-        key: impl Fn(usize) -> S::F,
-        value: impl Fn(usize) -> S::F,
+        first: usize,
+        key: S::F,
+        value: S::F,
     ) {
         let (dim, padded) = (self.shape.head_dim, self.shape.padded_dim());
-        let keys = block as usize * self.shape.key_elements() + kv_head * dim * BLOCK_TOKENS + slot;
-        let values = block as usize * self.shape.value_elements() + (kv_head * BLOCK_TOKENS + slot) * padded;
+        let key_at = block as usize * self.shape.key_elements() + (kv_head * dim + first) * BLOCK_TOKENS + slot;
+        let value_at = block as usize * self.shape.value_elements() + (kv_head * BLOCK_TOKENS + slot) * padded + first;
         let mut lanes = [0u16; LANES];
-        for first in (0..padded).step_by(LANES) {
-            // SAFETY: `lanes` holds a vector; the caller has the instruction set.
-            unsafe { S::store_f16(lanes.as_mut_ptr(), bounded::<S>(key(first))) };
-            let column = &self.keys[keys + first * BLOCK_TOKENS..];
-            for (lane, slot) in lanes.iter().zip(column.iter().step_by(BLOCK_TOKENS)).take(dim - first) {
-                slot.store(*lane, Ordering::Relaxed);
-            }
-            // SAFETY: as above.
-            unsafe { S::store_f16(lanes.as_mut_ptr(), bounded::<S>(value(first))) };
-            for (lane, slot) in lanes.iter().zip(&self.values[values + first..]) {
-                slot.store(*lane, Ordering::Relaxed);
-            }
+        // SAFETY: `lanes` holds a vector; the caller has the instruction set.
+        unsafe { S::store_f16(lanes.as_mut_ptr(), bounded::<S>(key)) };
+        for (lane, slot) in lanes.iter().zip(self.keys[key_at..].iter().step_by(BLOCK_TOKENS)).take(dim - first) {
+            slot.store(*lane, Ordering::Relaxed);
+        }
+        // SAFETY: as above.
+        unsafe { S::store_f16(lanes.as_mut_ptr(), bounded::<S>(value)) };
+        for (lane, slot) in lanes.iter().zip(&self.values[value_at..]) {
+            slot.store(*lane, Ordering::Relaxed);
         }
     }
 }

@@ -237,9 +237,9 @@ impl Part<'_> {
                 }
                 Task::SwigluQ8(out) => {
                     for r in 0..R {
-                        let h: [S::F; 2] =
-                            std::array::from_fn(|i| S::mul(silu::<S>(tile[2 * i][r]), tile[2 * i + 1][r]));
-                        out.write::<S>(row + r, unit, h);
+                        let first = S::mul(silu::<S>(tile[0][r]), tile[1][r]);
+                        let second = S::mul(silu::<S>(tile[2][r]), tile[3][r]);
+                        out.write::<S>(row + r, unit, [first, second]);
                     }
                 }
             }
@@ -260,9 +260,9 @@ unsafe fn panel_product<S: Simd, const R: usize>(
     unsafe {
         let x = input.f32.as_ptr().wrapping_add(row * k);
         match matrix.format() {
-            Format::F32 => float_panel::<S, R>(k, x, |i| S::load(w.cast::<f32>().add(i * LANES))),
-            Format::F16 => float_panel::<S, R>(k, x, |i| S::load_f16(w.cast::<u16>().add(i * LANES))),
-            Format::Bf16 => float_panel::<S, R>(k, x, |i| S::load_bf16(w.cast::<u16>().add(i * LANES))),
+            Format::F32 => float_panel::<S, FLOAT, R>(k, x, w),
+            Format::F16 => float_panel::<S, HALF, R>(k, x, w),
+            Format::Bf16 => float_panel::<S, BRAIN, R>(k, x, w),
             format => {
                 let Some(q8) = input.q8 else { unreachable!("`check_input` saw quantised rows") };
                 let rows = q8.view(row);
@@ -278,13 +278,22 @@ unsafe fn panel_product<S: Simd, const R: usize>(
     }
 }
 
+/// Float formats as parameters. Not closures: what is not inlined is compiled without the instruction set.
+const FLOAT: u8 = 0;
+const HALF: u8 = 1;
+const BRAIN: u8 = 2;
+
 #[inline(always)]
-unsafe fn float_panel<S: Simd, const R: usize>(k: usize, x: *const f32, weights: impl Fn(usize) -> S::F) -> [S::F; R] {
-    // SAFETY: `x` points at `R` rows of `k` values.
+unsafe fn float_panel<S: Simd, const KIND: u8, const R: usize>(k: usize, x: *const f32, w: *const u8) -> [S::F; R] {
+    // SAFETY: `x` points at `R` rows of `k` values, `w` at `k` vectors of the kind.
     unsafe {
         let mut acc = [S::splat(0.0); R];
         for i in 0..k {
-            let w = weights(i);
+            let w = match KIND {
+                FLOAT => S::load(w.cast::<f32>().add(i * LANES)),
+                HALF => S::load_f16(w.cast::<u16>().add(i * LANES)),
+                _ => S::load_bf16(w.cast::<u16>().add(i * LANES)),
+            };
             for (r, acc) in acc.iter_mut().enumerate() {
                 *acc = S::fma(S::splat(*x.add(r * k + i)), w, *acc);
             }
@@ -340,7 +349,10 @@ unsafe fn blocks_panel<S: Simd, B: Blocks, const R: usize>(panel: *const u8, row
                 flags &= flags - 1;
             }
         }
-        std::array::from_fn(|r| S::add(coarse[r], fine[r]))
+        for r in 0..R {
+            coarse[r] = S::add(coarse[r], fine[r]);
+        }
+        coarse
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::attention::{AttentionShape, Segment};
 use crate::buffer::SharedMut;
 use crate::cpu::{Cpu, Kernel};
-use crate::kv::{BLOCK_TOKENS, KvCache, KvWriter};
+use crate::kv::{KvCache, KvWriter};
 use crate::math::{load_partial, store_partial};
 use crate::pool::ThreadPool;
 use crate::simd::{LANES, Simd};
@@ -52,8 +52,7 @@ struct Token<'a> {
     cos_sin: &'a [f32],
     shape: AttentionShape,
     writer: KvWriter<'a>,
-    block: u32,
-    slot: usize,
+    place: (u32, usize),
 }
 
 impl Token<'_> {
@@ -98,13 +97,10 @@ impl Kernel for Token<'_> {
             for kv_head in 0..kv_heads {
                 let k = self.row.add((heads + kv_head) * head_dim);
                 let v = self.row.add((heads + kv_heads + kv_head) * head_dim);
-                self.writer.store::<S>(
-                    self.block,
-                    self.slot,
-                    kv_head,
-                    |at| self.turned::<S>(k, at),
-                    |at| load_partial::<S>(v.add(at), head_dim - at),
-                );
+                for at in (0..head_dim).step_by(LANES) {
+                    let (key, value) = (self.turned::<S>(k, at), load_partial::<S>(v.add(at), head_dim - at));
+                    self.writer.store::<S>(self.place, kv_head, at, key, value);
+                }
             }
         }
     }
@@ -136,12 +132,10 @@ pub fn rope_and_store(
     let (qkv, writer) = (SharedMut::new(qkv), cache.writer(layer));
     pool.split(rows, 8, |range| {
         for row in range {
-            let (block, slot) = places[row];
-            debug_assert!(slot < BLOCK_TOKENS);
             // SAFETY: rows of this range belong to this thread.
             let qkv = unsafe { qkv.at(row * width) };
             let cos_sin = &table.rows[row * table_width..][..table_width];
-            cpu.execute(Token { row: qkv, cos_sin, shape, writer, block, slot });
+            cpu.execute(Token { row: qkv, cos_sin, shape, writer, place: places[row] });
         }
     });
 }

@@ -93,11 +93,13 @@ impl Work<'_> {
                     let len = partial_len(self.context.shape);
                     std::ptr::copy_nonoverlapping(self.chunk, self.context.partials.at(slot * len), len);
                 }
-                None => (0..self.rows).for_each(|row| {
-                    let (token, head) = (row / self.group, row % self.group);
-                    let running = self.running.add(row * row_len(self.padded));
-                    write_out::<S>(self.context, self.unit.row + token, self.unit.kv_head * self.group + head, running);
-                }),
+                None => {
+                    for row in 0..self.rows {
+                        let (token, head) = (row / self.group, self.unit.kv_head * self.group + row % self.group);
+                        let running = self.running.add(row * row_len(self.padded));
+                        write_out::<S>(self.context, self.unit.row + token, head, running);
+                    }
+                }
             }
         }
     }
@@ -192,7 +194,10 @@ impl Work<'_> {
             let queries = self.queries.add(row * self.dim);
             let mut acc = [[S::splat(0.0); B]; R];
             for d in 0..self.dim {
-                let k: [S::F; B] = std::array::from_fn(|b| S::load_f16(keys[b].add(d * BLOCK_TOKENS)));
+                let mut k = [S::splat(0.0); B];
+                for b in 0..B {
+                    k[b] = S::load_f16(keys[b].add(d * BLOCK_TOKENS));
+                }
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let q = S::splat(*queries.add(r * self.dim + d));
                     for b in 0..B {
@@ -287,8 +292,10 @@ impl Work<'_> {
                 let values = self.context.cache.values(self.context.layer, id, self.unit.kv_head).add(d);
                 let weights = self.scores.add(row * CHUNK + block * BLOCK_TOKENS);
                 for token in 0..(tokens - block * BLOCK_TOKENS).min(BLOCK_TOKENS) {
-                    let v: [S::F; V] =
-                        std::array::from_fn(|i| S::load_f16(values.add(token * self.padded + i * LANES)));
+                    let mut v = [S::splat(0.0); V];
+                    for (i, v) in v.iter_mut().enumerate() {
+                        *v = S::load_f16(values.add(token * self.padded + i * LANES));
+                    }
                     for (r, acc) in acc.iter_mut().enumerate() {
                         let weight = S::splat(*weights.add(r * CHUNK + token));
                         for i in 0..V {

@@ -31,9 +31,20 @@ unsafe fn widen(sums: __m256i) -> __m256i {
     unsafe { _mm256_madd_epi16(sums, _mm256_set1_epi16(1)) }
 }
 
-#[inline(always)]
-fn each(f: impl Fn(usize) -> __m256) -> F {
-    [f(0), f(1)]
+/// The expression for both registers. Not a function of a closure: what is not inlined here is compiled without AVX2.
+macro_rules! each {
+    (|$i:ident| $x:expr) => {
+        [
+            {
+                let $i = 0;
+                $x
+            },
+            {
+                let $i = 1;
+                $x
+            },
+        ]
+    };
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)] // The trait's contract is the one argument for every body here.
@@ -59,7 +70,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> F {
-        unsafe { each(|i| _mm256_cvtph_ps(_mm_loadu_si128(p.add(8 * i).cast()))) }
+        unsafe { each!(|i| _mm256_cvtph_ps(_mm_loadu_si128(p.add(8 * i).cast()))) }
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, x: F) {
@@ -72,7 +83,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> F {
         unsafe {
-            each(|i| {
+            each!(|i| {
                 let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(8 * i).cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
             })
@@ -80,48 +91,48 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> F {
-        unsafe { each(|i| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast())))) }
+        unsafe { each!(|i| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast())))) }
     }
     #[inline(always)]
     unsafe fn add(a: F, b: F) -> F {
-        unsafe { each(|i| _mm256_add_ps(a[i], b[i])) }
+        unsafe { each!(|i| _mm256_add_ps(a[i], b[i])) }
     }
     #[inline(always)]
     unsafe fn sub(a: F, b: F) -> F {
-        unsafe { each(|i| _mm256_sub_ps(a[i], b[i])) }
+        unsafe { each!(|i| _mm256_sub_ps(a[i], b[i])) }
     }
     #[inline(always)]
     unsafe fn mul(a: F, b: F) -> F {
-        unsafe { each(|i| _mm256_mul_ps(a[i], b[i])) }
+        unsafe { each!(|i| _mm256_mul_ps(a[i], b[i])) }
     }
     #[inline(always)]
     unsafe fn div(a: F, b: F) -> F {
-        unsafe { each(|i| _mm256_div_ps(a[i], b[i])) }
+        unsafe { each!(|i| _mm256_div_ps(a[i], b[i])) }
     }
     #[inline(always)]
     unsafe fn fma(a: F, b: F, c: F) -> F {
-        unsafe { each(|i| _mm256_fmadd_ps(a[i], b[i], c[i])) }
+        unsafe { each!(|i| _mm256_fmadd_ps(a[i], b[i], c[i])) }
     }
     #[inline(always)]
     unsafe fn max(a: F, b: F) -> F {
-        unsafe { each(|i| _mm256_max_ps(a[i], b[i])) }
+        unsafe { each!(|i| _mm256_max_ps(a[i], b[i])) }
     }
     #[inline(always)]
     unsafe fn min(a: F, b: F) -> F {
-        unsafe { each(|i| _mm256_min_ps(a[i], b[i])) }
+        unsafe { each!(|i| _mm256_min_ps(a[i], b[i])) }
     }
     #[inline(always)]
     unsafe fn abs(a: F) -> F {
-        unsafe { each(|i| _mm256_andnot_ps(_mm256_set1_ps(-0.0), a[i])) }
+        unsafe { each!(|i| _mm256_andnot_ps(_mm256_set1_ps(-0.0), a[i])) }
     }
     #[inline(always)]
     unsafe fn round(a: F) -> F {
-        unsafe { each(|i| _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[i])) }
+        unsafe { each!(|i| _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[i])) }
     }
     #[inline(always)]
     unsafe fn pow2(n: F) -> F {
         unsafe {
-            each(|i| {
+            each!(|i| {
                 let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n[i]), _mm256_set1_epi32(127));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
             })
@@ -129,11 +140,11 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn select_lt(a: F, b: F, x: F, y: F) -> F {
-        unsafe { each(|i| _mm256_blendv_ps(y[i], x[i], _mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i]))) }
+        unsafe { each!(|i| _mm256_blendv_ps(y[i], x[i], _mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i]))) }
     }
     #[inline(always)]
     unsafe fn swap_pairs(a: F) -> F {
-        unsafe { each(|i| _mm256_permute_ps::<0b10_11_00_01>(a[i])) }
+        unsafe { each!(|i| _mm256_permute_ps::<0b10_11_00_01>(a[i])) }
     }
     #[inline(always)]
     unsafe fn sum(a: F) -> f32 {
@@ -155,7 +166,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn to_f32(a: I) -> F {
-        unsafe { each(|i| _mm256_cvtepi32_ps(a[i])) }
+        unsafe { each!(|i| _mm256_cvtepi32_ps(a[i])) }
     }
     #[inline(always)]
     unsafe fn store_i8(p: *mut i8, a: F) -> i32 {
@@ -228,8 +239,10 @@ impl Simd for Avx2 {
             let (mask, two_bits) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
             let mut out = [[_mm256_setzero_si256(); 2]; R];
             for (half, h) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                let mut sums: [__m256i; R] =
-                    std::array::from_fn(|r| _mm256_set1_epi32(-32 * i32::from((*a.add(r * stride)).half_sums[half])));
+                let mut sums = [_mm256_setzero_si256(); R];
+                for r in 0..R {
+                    sums[r] = _mm256_set1_epi32(-32 * i32::from((*a.add(r * stride)).half_sums[half]));
+                }
                 let high = load_bytes(w.add(256 + 64 * half + 32 * h));
                 let high = [
                     _mm256_slli_epi16::<4>(high),

@@ -175,7 +175,10 @@ impl Simd for Avx512 {
     unsafe fn dot_byte<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
         unsafe {
             // The stored byte is the weight plus 128: take 128 times the activations' sum away first.
-            let mut sums: [I; R] = std::array::from_fn(|r| _mm512_set1_epi32((*a.add(r * stride)).minus_128_sum));
+            let mut sums = [_mm512_setzero_si512(); R];
+            for r in 0..R {
+                sums[r] = _mm512_set1_epi32((*a.add(r * stride)).minus_128_sum);
+            }
             for j in 0..8 {
                 let weights = load_bytes(w.add(64 * j));
                 for r in 0..R {
@@ -192,7 +195,9 @@ impl Simd for Avx512 {
             let (mask, two_bits) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
             let mut halves = [[_mm512_setzero_si512(); R]; 2];
             for (h, sums) in halves.iter_mut().enumerate() {
-                *sums = std::array::from_fn(|r| _mm512_set1_epi32(-32 * i32::from((*a.add(r * stride)).half_sums[h])));
+                for r in 0..R {
+                    sums[r] = _mm512_set1_epi32(-32 * i32::from((*a.add(r * stride)).half_sums[h]));
+                }
                 let high = load_bytes(w.add(256 + 64 * h));
                 let high = [
                     _mm512_slli_epi16::<4>(high),
@@ -210,11 +215,13 @@ impl Simd for Avx512 {
                     }
                 }
             }
-            let scale = |h: usize| _mm512_cvtepi8_epi32(_mm_loadu_si128(w.add(384 + 16 * h).cast()));
-            let (first, second) = (scale(0), scale(1));
-            std::array::from_fn(|r| {
-                _mm512_add_epi32(_mm512_mullo_epi32(halves[0][r], first), _mm512_mullo_epi32(halves[1][r], second))
-            })
+            let first = _mm512_cvtepi8_epi32(_mm_loadu_si128(w.add(384).cast()));
+            let second = _mm512_cvtepi8_epi32(_mm_loadu_si128(w.add(400).cast()));
+            let [mut sums, others] = halves;
+            for r in 0..R {
+                sums[r] = _mm512_add_epi32(_mm512_mullo_epi32(sums[r], first), _mm512_mullo_epi32(others[r], second));
+            }
+            sums
         }
     }
 }
