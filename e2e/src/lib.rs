@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod demo;
 pub mod images;
 pub mod kubectl;
+pub mod loadgen;
 pub mod openai;
 pub mod process;
 pub mod progress;

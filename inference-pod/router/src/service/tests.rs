@@ -34,6 +34,16 @@ fn endpoints(ports: &[u16]) -> Vec<Endpoint> {
         .collect()
 }
 
+async fn until(mut true_now: impl FnMut() -> bool) {
+    for _ in 0..10_000 {
+        if true_now() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("it does not become true");
+}
+
 async fn admit_and_place(service: &Arc<Service>) -> Placed {
     let wave = service
         .admit(1, Instant::now() + SOON)
@@ -79,13 +89,9 @@ async fn held_requests_go_in_waves_as_large_as_the_pods_capacity() {
             tokio::spawn(async move { admit_and_place(&service).await })
         })
         .collect();
-    while service.metrics.held.get() < 10 {
-        tokio::task::yield_now().await;
-    }
+    until(|| service.metrics.held.get() == 10).await;
     service.update(settings(), endpoints(&[1]));
-    while service.metrics.in_flight.get() < CAPACITY as i64 {
-        tokio::task::yield_now().await;
-    }
+    until(|| service.metrics.in_flight.get() == CAPACITY as i64).await;
     assert_eq!(
         service.metrics.held.get(),
         10 - CAPACITY as i64,
@@ -120,9 +126,7 @@ async fn room_made_by_a_finished_request_goes_to_one_that_waits() {
             tokio::spawn(async move { admit_and_place(&service).await })
         })
         .collect();
-    while service.metrics.held.get() <= CAPACITY as i64 {
-        tokio::task::yield_now().await;
-    }
+    until(|| service.metrics.held.get() > CAPACITY as i64).await;
     service.update(settings(), endpoints(&[1]));
     let mut placed = Vec::new();
     for task in waiting {
@@ -142,9 +146,7 @@ async fn a_client_that_leaves_while_held_gives_its_place_back() {
         let service = Arc::clone(&service);
         async move { admit_and_place(&service).await }
     });
-    while service.metrics.held.get() == 0 {
-        tokio::task::yield_now().await;
-    }
+    until(|| service.metrics.held.get() > 0).await;
     held.abort();
     assert!(held.await.expect_err("aborted").is_cancelled());
     assert_eq!(
