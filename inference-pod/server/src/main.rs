@@ -1,3 +1,7 @@
-//! The inference pod: an OpenAI-compatible server around the embedded engine.
+//! `pagoda-engine`: see `pagoda-engine --help`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    pagoda_engine::run()
+}

@@ -1,0 +1,191 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pagoda_crds::wire::defaults;
+
+use crate::memory::parse_bytes;
+
+const EXAMPLES: &str = "\
+Examples:
+  pagoda-engine chat model.gguf                    talk to a model in this terminal
+  pagoda-engine serve model.gguf                   OpenAI-compatible server on 127.0.0.1:8000
+  pagoda-engine serve https://host/model.gguf      the same, downloaded first
+  pagoda-engine serve --executor simulated         no model: real scheduling, made-up text
+  pagoda-engine bench --model model.gguf --json    prefill and decode speed on this machine
+
+Exit codes: 0 success; 2 wrong command line; 65 invalid model; 66 model not found; 69 unsupported model; 70 internal
+fault; 71 out of memory; 73 disk full; 75 download failed; 76 hash mismatch; 78 invalid configuration; 143 second SIGTERM.
+
+Environment: RUST_LOG sets what is logged; PAGODA_CPU=portable|avx2|avx512vnni forces kernels; PAGODA_CACHE_DIR is where
+downloads go (default ~/.cache/pagoda); PAGODA_TERMINATION_LOG is where a failure's reason is written.";
+
+/// Pagoda's inference engine: serves a language model over an OpenAI-compatible API.
+#[derive(Debug, Parser)]
+#[command(name = "pagoda-engine", version, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a model over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /health/*, /metrics
+    Serve(ServeArgs),
+    /// Talk to a model in this terminal
+    Chat(ChatArgs),
+    /// Fetch a model file: resumed where it broke off, checked against its hash
+    Fetch(FetchArgs),
+    /// Copy this program to a path, for containers that bring none of their own
+    Install {
+        /// Where to; parent folders must exist
+        path: PathBuf,
+    },
+    /// Measure prefill and decode speed of a model on this machine
+    Bench(BenchArgs),
+}
+
+/// What computes, as the command line names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExecutorArg {
+    /// The best there is
+    Auto,
+    /// The CPU
+    Cpu,
+    /// No model: takes time and makes up text
+    Simulated,
+}
+
+/// Size of the engine.
+#[derive(Args, Clone, Debug)]
+pub struct SizeArgs {
+    /// Longest prompt plus answer, in tokens; a model made for less lowers it
+    #[arg(long, value_name = "TOKENS", default_value_t = defaults::MAX_CONTEXT_TOKENS)]
+    pub context: u32,
+    /// KV memory, such as 512Mi or 2Gi [default: a share of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub kv_memory: Option<u64>,
+    /// Threads that compute [default: what CPU quota and affinity allow]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// A GGUF file, or an https:// address of one
+    #[arg(value_name = "MODEL", conflicts_with = "config")]
+    pub model: Option<String>,
+    /// Read everything from the operator's engine.json instead
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A name that requests use for the model; repeatable [default: the file's name without .gguf]
+    #[arg(long = "name", value_name = "NAME", conflicts_with = "config")]
+    pub names: Vec<String>,
+    /// Address to listen on; 0.0.0.0 lets other machines in
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:8000",
+        conflicts_with = "config"
+    )]
+    pub listen: SocketAddr,
+    /// What computes
+    #[arg(long, value_enum, default_value = "auto", conflicts_with = "config")]
+    pub executor: ExecutorArg,
+    #[command(flatten)]
+    pub trust: TrustArgs,
+    #[command(flatten)]
+    pub size: SizeArgs,
+    /// Sequences that decode together
+    #[arg(long, value_name = "N", default_value_t = defaults::MAX_SEQUENCES)]
+    pub sequences: u32,
+    /// Tokens computed in one step
+    #[arg(long, value_name = "TOKENS", default_value_t = defaults::STEP_TOKENS)]
+    pub step_tokens: u32,
+    /// Seconds that open requests get after SIGTERM or Ctrl-C
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub drain_seconds: u32,
+    /// Simulated executor: prompt tokens per second
+    #[arg(long, value_name = "N", default_value_t = defaults::SIMULATED_PREFILL_TOKENS_PER_SECOND)]
+    pub simulated_prefill_tokens_per_second: u32,
+    /// Simulated executor: milliseconds of a decode step
+    #[arg(long, value_name = "MS", default_value_t = defaults::SIMULATED_DECODE_STEP_MILLISECONDS)]
+    pub simulated_decode_step_milliseconds: u32,
+    /// Simulated executor: seconds to load
+    #[arg(long, value_name = "SECONDS", default_value_t = defaults::SIMULATED_LOAD_SECONDS)]
+    pub simulated_load_seconds: u32,
+}
+
+#[derive(Args, Debug)]
+pub struct ChatArgs {
+    /// A GGUF file, or an https:// address of one
+    pub model: String,
+    #[command(flatten)]
+    pub trust: TrustArgs,
+    #[command(flatten)]
+    pub size: SizeArgs,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// 0 always gives the same answer; more is more varied, up to 2
+    #[arg(long, default_value_t = 0.7)]
+    pub temperature: f32,
+    /// Tokens of one answer at most [default: what the context leaves]
+    #[arg(long, value_name = "TOKENS")]
+    pub max_tokens: Option<usize>,
+    /// Repeats the same answers to the same questions
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+pub struct FetchArgs {
+    /// https:// address or file:// path of the model
+    pub uri: String,
+    /// Where the file goes
+    #[arg(long, value_name = "PATH")]
+    pub to: PathBuf,
+    #[command(flatten)]
+    pub trust: TrustArgs,
+}
+
+/// What makes a downloaded model trustworthy.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TrustArgs {
+    /// The SHA-256 that the file must have, in hexadecimal
+    #[arg(long, value_name = "HEX")]
+    pub sha256: Option<String>,
+    /// Certificate authorities to trust beside the public ones, in PEM
+    #[arg(long, value_name = "FILE", env = "PAGODA_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// Take models over http:// too, which anybody on the way can change
+    #[arg(long, env = "PAGODA_ALLOW_PLAIN_HTTP")]
+    pub allow_plain_http: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// A GGUF file
+    #[arg(long, value_name = "FILE")]
+    pub model: PathBuf,
+    /// Threads that compute [default: what CPU quota and affinity allow]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Tokens of the prompt
+    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    pub prefill: usize,
+    /// Tokens to decode after it
+    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    pub decode: usize,
+    /// Tokens of the prompt computed in one step
+    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    pub step_tokens: usize,
+    /// Times to measure; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub repetitions: usize,
+    /// One line of JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
