@@ -26,19 +26,40 @@ pub(crate) struct Bpe {
 
 impl Bpe {
     /// `merges` are pairs "left right", the first of which merges first.
-    pub(crate) fn new(vocab: &Vocab, merges: &[String], words: PreTokenizer) -> Result<Self, TokenizerError> {
-        let mut symbols = Symbols { vocab, extra: HashMap::new(), texts: Vec::new() };
-        let byte_symbols = std::array::from_fn(|byte| symbols.intern(&char_of(byte as u8).to_string()));
+    pub(crate) fn new(
+        vocab: &Vocab,
+        merges: &[String],
+        words: PreTokenizer,
+    ) -> Result<Self, TokenizerError> {
+        let mut symbols = Symbols {
+            vocab,
+            extra: HashMap::new(),
+            texts: Vec::new(),
+        };
+        let byte_symbols =
+            std::array::from_fn(|byte| symbols.intern(&char_of(byte as u8).to_string()));
         let mut table = HashMap::with_capacity(merges.len());
         for (rank, merge) in merges.iter().enumerate() {
             let (left, right) = halves(merge).ok_or(TokenizerError::BadMerge { index: rank })?;
             let pair = (symbols.intern(left), symbols.intern(right));
-            let merge = Merge { rank: rank as u32, result: symbols.intern(&[left, right].concat()) };
+            let merge = Merge {
+                rank: rank as u32,
+                result: symbols.intern(&[left, right].concat()),
+            };
             table.entry(pair).or_insert(merge);
         }
-        let tokens_of = |text: &String| text.chars().filter_map(|c| vocab.id(c.encode_utf8(&mut [0; 4]))).collect();
+        let tokens_of = |text: &String| {
+            text.chars()
+                .filter_map(|c| vocab.id(c.encode_utf8(&mut [0; 4])))
+                .collect()
+        };
         let extra_tokens = symbols.texts.iter().map(tokens_of).collect();
-        Ok(Self { byte_symbols, merges: table, extra_tokens, words })
+        Ok(Self {
+            byte_symbols,
+            merges: table,
+            extra_tokens,
+            words,
+        })
     }
 
     /// Appends the tokens of `text`. Time is O(n log n) in its length, whatever it holds.
@@ -51,7 +72,11 @@ impl Bpe {
                 return out.push(id);
             }
             merger.run(self, word.as_bytes());
-            merger.symbols.iter().filter(|symbol| symbol.alive).for_each(|symbol| self.emit(vocab, symbol.id, out));
+            merger
+                .symbols
+                .iter()
+                .filter(|symbol| symbol.alive)
+                .for_each(|symbol| self.emit(vocab, symbol.id, out));
         });
     }
 
@@ -78,7 +103,11 @@ struct Symbols<'a> {
 
 impl Symbols<'_> {
     fn intern(&mut self, text: &str) -> u32 {
-        if let Some(id) = self.vocab.id(text).or_else(|| self.extra.get(text).copied()) {
+        if let Some(id) = self
+            .vocab
+            .id(text)
+            .or_else(|| self.extra.get(text).copied())
+        {
             return id;
         }
         let id = (self.vocab.len() + self.texts.len()) as u32;
@@ -115,12 +144,13 @@ impl Merger {
     fn run(&mut self, bpe: &Bpe, word: &[u8]) {
         self.queue.clear();
         self.symbols.clear();
-        self.symbols.extend(word.iter().enumerate().map(|(at, &byte)| Symbol {
-            id: bpe.byte_symbols[usize::from(byte)],
-            alive: true,
-            previous: at.wrapping_sub(1),
-            next: if at + 1 < word.len() { at + 1 } else { NONE },
-        }));
+        self.symbols
+            .extend(word.iter().enumerate().map(|(at, &byte)| Symbol {
+                id: bpe.byte_symbols[usize::from(byte)],
+                alive: true,
+                previous: at.wrapping_sub(1),
+                next: if at + 1 < word.len() { at + 1 } else { NONE },
+            }));
         for left in 1..self.symbols.len() {
             self.consider(bpe, left - 1, left);
         }
@@ -137,7 +167,12 @@ impl Merger {
     }
 
     fn unite(&mut self, bpe: &Bpe, left: usize, right: usize) {
-        let Some(merge) = bpe.merges.get(&(self.symbols[left].id, self.symbols[right].id)) else { return };
+        let Some(merge) = bpe
+            .merges
+            .get(&(self.symbols[left].id, self.symbols[right].id))
+        else {
+            return;
+        };
         let after = self.symbols[right].next;
         self.symbols[right].alive = false;
         self.symbols[left].id = merge.result;
@@ -155,7 +190,8 @@ impl Merger {
     fn consider(&mut self, bpe: &Bpe, left: usize, right: usize) {
         let (left_id, right_id) = (self.symbols[left].id, self.symbols[right].id);
         if let Some(merge) = bpe.merges.get(&(left_id, right_id)) {
-            self.queue.push(Reverse((merge.rank, left, right, left_id, right_id)));
+            self.queue
+                .push(Reverse((merge.rank, left, right, left_id, right_id)));
         }
     }
 }
@@ -189,7 +225,9 @@ fn mapped(word: &str) -> String {
 /// The bytes a token's text stands for. Characters outside the alphabet stand for themselves.
 pub(crate) fn piece_of(text: &str, kind: TokenKind) -> Vec<u8> {
     match kind {
-        TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined => text.as_bytes().to_vec(),
+        TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined => {
+            text.as_bytes().to_vec()
+        }
         TokenKind::Unused => Vec::new(),
         TokenKind::Byte if byte_of(text).is_some() => byte_of(text).into_iter().collect(),
         TokenKind::Byte | TokenKind::Normal => {
@@ -213,7 +251,9 @@ mod tests {
     use crate::vocab::{TokenKind, Vocab};
 
     fn vocab(extra: &[&str]) -> Vocab {
-        let texts = (0..=255).map(|byte| char_of(byte).to_string()).chain(extra.iter().map(|&text| text.to_owned()));
+        let texts = (0..=255)
+            .map(|byte| char_of(byte).to_string())
+            .chain(extra.iter().map(|&text| text.to_owned()));
         let texts: Vec<String> = texts.collect();
         let kinds = vec![TokenKind::Normal; texts.len()];
         Vocab::new(texts, kinds, piece_of).unwrap()
@@ -225,7 +265,9 @@ mod tests {
         let bpe = Bpe::new(&vocab, &merges, PreTokenizer::named(pre).unwrap()).unwrap();
         let mut ids = Vec::new();
         bpe.encode(&vocab, text, &mut ids);
-        ids.iter().map(|&id| vocab.text(id).unwrap().to_owned()).collect()
+        ids.iter()
+            .map(|&id| vocab.text(id).unwrap().to_owned())
+            .collect()
     }
 
     #[test]
@@ -233,15 +275,27 @@ mod tests {
         let chars: std::collections::HashSet<char> = (0..=255).map(char_of).collect();
         assert_eq!(chars.len(), 256);
         assert!((0..=255).all(|byte| byte_of_char(char_of(byte)) == Some(byte)));
-        assert_eq!((char_of(b' '), char_of(b'\n'), char_of(0x7f), char_of(0xad)), ('Ġ', 'Ċ', 'ġ', 'Ń'));
+        assert_eq!(
+            (char_of(b' '), char_of(b'\n'), char_of(0x7f), char_of(0xad)),
+            ('Ġ', 'Ċ', 'ġ', 'Ń')
+        );
         assert_eq!(mapped("a é"), "aĠÃ©");
     }
 
     #[test]
     fn merges_go_by_rank_and_then_from_the_left() {
-        assert_eq!(encode(&["ab", "bc"], &["b c", "a b"], "gpt-2", "abc"), ["a", "bc"]);
-        assert_eq!(encode(&["aa"], &["a a"], "gpt-2", "aaaaa"), ["aa", "aa", "a"]);
-        assert_eq!(encode(&["aa", "aaaa"], &["a a", "aa aa"], "gpt-2", "aaaaaaa"), ["aaaa", "aa", "a"]);
+        assert_eq!(
+            encode(&["ab", "bc"], &["b c", "a b"], "gpt-2", "abc"),
+            ["a", "bc"]
+        );
+        assert_eq!(
+            encode(&["aa"], &["a a"], "gpt-2", "aaaaa"),
+            ["aa", "aa", "a"]
+        );
+        assert_eq!(
+            encode(&["aa", "aaaa"], &["a a", "aa aa"], "gpt-2", "aaaaaaa"),
+            ["aaaa", "aa", "a"]
+        );
     }
 
     #[test]
@@ -251,8 +305,14 @@ mod tests {
 
     #[test]
     fn a_whole_word_wins_over_merges_only_where_the_model_says_so() {
-        assert_eq!(encode(&["abc", "bc"], &["b c"], "gpt-2", "abc"), ["a", "bc"]);
-        assert_eq!(encode(&["abc", "bc"], &["b c"], "llama-bpe", "abc"), ["abc"]);
+        assert_eq!(
+            encode(&["abc", "bc"], &["b c"], "gpt-2", "abc"),
+            ["a", "bc"]
+        );
+        assert_eq!(
+            encode(&["abc", "bc"], &["b c"], "llama-bpe", "abc"),
+            ["abc"]
+        );
     }
 
     #[test]
@@ -277,7 +337,10 @@ mod tests {
         let text = vec![b'a'; 1 << 20];
         let mut merger = Merger::default();
         merger.run(&bpe, &text);
-        assert_eq!(merger.symbols.iter().filter(|symbol| symbol.alive).count(), text.len() / 8);
+        assert_eq!(
+            merger.symbols.iter().filter(|symbol| symbol.alive).count(),
+            text.len() / 8
+        );
         assert!(merger.pops <= 3 * text.len(), "{} steps", merger.pops);
     }
 }

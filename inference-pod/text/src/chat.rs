@@ -35,7 +35,11 @@ pub struct Message {
 impl Message {
     /// A message of one text.
     pub fn new(role: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { role: role.into(), content: Content::Text(text.into()), ..Self::default() }
+        Self {
+            role: role.into(),
+            content: Content::Text(text.into()),
+            ..Self::default()
+        }
     }
 }
 
@@ -50,14 +54,19 @@ pub struct ChatRequest<'a> {
     pub add_generation_prompt: bool,
     /// Seconds since 1970 UTC, for templates that state the date.
     pub now_unix_seconds: i64,
-    /// Further variables, such as `enable_thinking`; they do not replace the ones above. They are
-    /// not guarded against control tokens.
+    /// Further variables, such as `enable_thinking`; they do not replace the ones above.
     pub variables: Option<&'a Json>,
 }
 
 impl<'a> ChatRequest<'a> {
     /// A request for the assistant's answer to `messages`.
     pub fn new(messages: &'a [Message], now_unix_seconds: i64) -> Self {
-        Self { messages, tools: None, add_generation_prompt: true, now_unix_seconds, variables: None }
+        Self {
+            messages,
+            tools: None,
+            add_generation_prompt: true,
+            now_unix_seconds,
+            variables: None,
+        }
     }
 }

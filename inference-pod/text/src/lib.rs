@@ -17,6 +17,7 @@
 mod bpe;
 mod chat;
 mod guard;
+mod json;
 mod load;
 mod pretokenize;
 mod special;

@@ -25,8 +25,9 @@ const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 const END_KEYS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
 /// Texts that end a turn or a document wherever they are a token, as files often name only one of
-/// several in their metadata.
-const END_TEXTS: [&str; 17] = [
+/// several in their metadata. `</s>` is not among them: where it ends text the file says so, and
+/// elsewhere it closes HTML's `<s>`.
+const END_TEXTS: [&str; 15] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -36,8 +37,6 @@ const END_TEXTS: [&str; 17] = [
     "<end_of_turn>",
     "<|endoftext|>",
     "<|end_of_text|>",
-    "</s>",
-    "<eos>",
     "<EOT>",
     "_<EOT>",
     "[EOT]",
@@ -53,7 +52,9 @@ pub enum TokenizerError {
     #[error(transparent)]
     Metadata(#[from] MetadataError),
     /// The kind of tokenizer is not one of ours.
-    #[error("tokenizer model {model:?} is not supported: supported are gpt2 (byte-pair) and llama (SentencePiece)")]
+    #[error(
+        "tokenizer model {model:?} is not supported: supported are gpt2 (byte-pair) and llama (SentencePiece)"
+    )]
     UnsupportedModel {
         /// `tokenizer.ggml.model` as the file states it.
         model: String,
@@ -102,7 +103,9 @@ pub enum TokenizerError {
         tokens: usize,
     },
     /// A beginning-of-sequence token is wanted and not named.
-    #[error("the file wants a beginning-of-sequence token but names none in tokenizer.ggml.bos_token_id")]
+    #[error(
+        "the file wants a beginning-of-sequence token but names none in tokenizer.ggml.bos_token_id"
+    )]
     NoBosToken,
     /// A score that orders nothing.
     #[error("the score of token {id} is not a number")]
@@ -143,30 +146,53 @@ impl Tokenizer {
         match metadata.get_str(MODEL)? {
             "gpt2" => byte_pair(metadata, texts, kinds),
             "llama" => sentence_piece(metadata, texts, kinds),
-            other => Err(TokenizerError::UnsupportedModel { model: other.chars().take(80).collect() }),
+            other => Err(TokenizerError::UnsupportedModel {
+                model: other.chars().take(80).collect(),
+            }),
         }
     }
 }
 
-fn byte_pair(metadata: &Metadata, texts: Vec<String>, kinds: Vec<TokenKind>) -> Result<Tokenizer, TokenizerError> {
+fn byte_pair(
+    metadata: &Metadata,
+    texts: Vec<String>,
+    kinds: Vec<TokenKind>,
+) -> Result<Tokenizer, TokenizerError> {
     let pre = metadata.get_str(PRE).optional()?;
     if pre.is_none() {
-        tracing::warn!("the file names no pre-tokenizer in {PRE}; with the default one answers may be worse");
+        tracing::warn!(
+            "the file names no pre-tokenizer in {PRE}; with the default one answers may be worse"
+        );
     }
     let pre = pre.unwrap_or("default");
-    let words = PreTokenizer::named(pre)
-        .ok_or_else(|| TokenizerError::UnsupportedPreTokenizer { pre: pre.chars().take(80).collect() })?;
+    let words =
+        PreTokenizer::named(pre).ok_or_else(|| TokenizerError::UnsupportedPreTokenizer {
+            pre: pre.chars().take(80).collect(),
+        })?;
     let vocab = Vocab::new(texts, kinds, bpe::piece_of)?;
     let bpe = Bpe::new(&vocab, metadata.get_strings(MERGES)?, words)?;
-    finish(metadata, vocab, Model::Bpe(bpe), words.add_bos, [None, None])
+    finish(
+        metadata,
+        vocab,
+        Model::Bpe(Box::new(bpe)),
+        words.add_bos,
+        [None, None],
+    )
 }
 
-fn sentence_piece(metadata: &Metadata, texts: Vec<String>, kinds: Vec<TokenKind>) -> Result<Tokenizer, TokenizerError> {
+fn sentence_piece(
+    metadata: &Metadata,
+    texts: Vec<String>,
+    kinds: Vec<TokenKind>,
+) -> Result<Tokenizer, TokenizerError> {
     let vocab = Vocab::new(texts, kinds, spm::piece_of)?;
     let scores = metadata.get_f32s(SCORES)?.to_vec();
     same_length(SCORES, scores.len(), vocab.len())?;
     let unknown = special_id(metadata, &vocab, UNKNOWN)?.or(Some(0));
-    let add_space_prefix = metadata.get_bool(ADD_SPACE_PREFIX).optional()?.unwrap_or(true);
+    let add_space_prefix = metadata
+        .get_bool(ADD_SPACE_PREFIX)
+        .optional()?
+        .unwrap_or(true);
     let spm = Spm::new(&vocab, scores, unknown, add_space_prefix)?;
     // SentencePiece's own defaults, which files leave out.
     let defaults = [vocab.text(1).map(|_| 1), vocab.text(2).map(|_| 2)];
@@ -182,7 +208,10 @@ fn finish(
 ) -> Result<Tokenizer, TokenizerError> {
     let bos = special_id(metadata, &vocab, BOS)?.or(default_bos);
     let eos = special_id(metadata, &vocab, EOS)?.or(default_eos);
-    let add_bos = metadata.get_bool(ADD_BOS).optional()?.unwrap_or(add_bos_by_default);
+    let add_bos = metadata
+        .get_bool(ADD_BOS)
+        .optional()?
+        .unwrap_or(add_bos_by_default);
     if add_bos && bos.is_none() {
         return Err(TokenizerError::NoBosToken);
     }
@@ -194,9 +223,19 @@ fn finish(
     ends.sort_unstable();
     ends.dedup();
     // Some converters leave these as ordinary tokens; shown or typed as text they would do harm.
-    ends.iter().for_each(|&id| vocab.set_kind(id, TokenKind::Control));
+    for &id in &ends {
+        vocab.set_kind(id, TokenKind::Control);
+    }
     let special = SpecialFinder::new(&vocab)?;
-    Ok(Tokenizer { vocab, model, special, bos, eos, add_bos, ends })
+    Ok(Tokenizer {
+        vocab,
+        model,
+        special,
+        bos,
+        eos,
+        add_bos,
+        ends,
+    })
 }
 
 fn read_kinds(metadata: &Metadata, tokens: usize) -> Result<Vec<TokenKind>, TokenizerError> {
@@ -208,12 +247,24 @@ fn read_kinds(metadata: &Metadata, tokens: usize) -> Result<Vec<TokenKind>, Toke
 }
 
 fn same_length(key: &'static str, found: usize, tokens: usize) -> Result<(), TokenizerError> {
-    if found == tokens { Ok(()) } else { Err(TokenizerError::LengthMismatch { key, found, tokens }) }
+    if found == tokens {
+        Ok(())
+    } else {
+        Err(TokenizerError::LengthMismatch { key, found, tokens })
+    }
 }
 
-fn special_id(metadata: &Metadata, vocab: &Vocab, key: &'static str) -> Result<Option<u32>, TokenizerError> {
+fn special_id(
+    metadata: &Metadata,
+    vocab: &Vocab,
+    key: &'static str,
+) -> Result<Option<u32>, TokenizerError> {
     match metadata.get_u32(key).optional()? {
-        Some(id) if vocab.text(id).is_none() => Err(TokenizerError::NoSuchToken { key, id, tokens: vocab.len() }),
+        Some(id) if vocab.text(id).is_none() => Err(TokenizerError::NoSuchToken {
+            key,
+            id,
+            tokens: vocab.len(),
+        }),
         id => Ok(id),
     }
 }

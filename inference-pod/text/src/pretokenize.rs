@@ -33,9 +33,17 @@ enum Step {
     Cl100kWords { most_digits: usize },
 }
 
-const DEFAULT: &[Step] =
-    &[Step::PunctuationRuns { backtick: false }, Step::Gpt2Words, Step::NumberRuns, Step::DigitTriples];
-const FALCON: &[Step] = &[Step::PunctuationRuns { backtick: true }, Step::Gpt2Words, Step::DigitTriples];
+const DEFAULT: &[Step] = &[
+    Step::PunctuationRuns { backtick: false },
+    Step::Gpt2Words,
+    Step::NumberRuns,
+    Step::DigitTriples,
+];
+const FALCON: &[Step] = &[
+    Step::PunctuationRuns { backtick: true },
+    Step::Gpt2Words,
+    Step::DigitTriples,
+];
 const GPT2: &[Step] = &[Step::Gpt2Words];
 const STARCODER: &[Step] = &[Step::EachNumber, Step::Gpt2Words];
 const LLAMA3: &[Step] = &[Step::Cl100kWords { most_digits: 3 }];
@@ -44,18 +52,27 @@ const QWEN2: &[Step] = &[Step::Cl100kWords { most_digits: 1 }];
 impl PreTokenizer {
     /// The pattern of a name; `None` for one that is not known.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        let plain = |steps| Self { steps, ignore_merges: false, add_bos: false };
+        let plain = |steps| Self {
+            steps,
+            ignore_merges: false,
+            add_bos: false,
+        };
         Some(match name {
             "default" => plain(DEFAULT),
             "falcon" => plain(FALCON),
-            "gpt-2" | "phi-2" | "mpt" | "olmo" | "jais" | "trillion" | "gigachat" | "mellum" | "exaone4"
-            | "granite-docling" => plain(GPT2),
-            "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" | "minerva-7b" => plain(STARCODER),
-            "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" => {
-                Self { steps: LLAMA3, ignore_merges: true, add_bos: true }
-            }
+            "gpt-2" | "phi-2" | "mpt" | "olmo" | "jais" | "trillion" | "gigachat" | "mellum"
+            | "exaone4" | "granite-docling" => plain(GPT2),
+            "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone"
+            | "minerva-7b" => plain(STARCODER),
+            "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "falcon-h1" | "pixtral"
+            | "midm-2.0" | "lfm2" => Self {
+                steps: LLAMA3,
+                ignore_merges: true,
+                add_bos: true,
+            },
             "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => plain(LLAMA3),
-            "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" | "solar-open" | "kormo" => plain(QWEN2),
+            "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" | "solar-open"
+            | "kormo" => plain(QWEN2),
             _ => return None,
         })
     }
@@ -152,7 +169,9 @@ fn first(text: &str) -> Option<char> {
 
 /// Bytes of the leading characters that fulfil `wanted`.
 fn run(text: &str, wanted: impl Fn(char) -> bool) -> usize {
-    text.char_indices().find(|&(_, c)| !wanted(c)).map_or(text.len(), |(at, _)| at)
+    text.char_indices()
+        .find(|&(_, c)| !wanted(c))
+        .map_or(text.len(), |(at, _)| at)
 }
 
 /// The leading run of characters in the class, or of those outside it.
@@ -175,8 +194,13 @@ fn contraction(text: &str, any_case: bool) -> Option<usize> {
     const SUFFIXES: [&[u8]; 7] = [b"s", b"t", b"re", b"ve", b"m", b"ll", b"d"];
     let rest = text.as_bytes().strip_prefix(b"'")?;
     let starts = |suffix: &&&[u8]| {
-        rest.get(..suffix.len())
-            .is_some_and(|head| if any_case { head.eq_ignore_ascii_case(suffix) } else { head == **suffix })
+        rest.get(..suffix.len()).is_some_and(|head| {
+            if any_case {
+                head.eq_ignore_ascii_case(suffix)
+            } else {
+                head == **suffix
+            }
+        })
     };
     SUFFIXES.iter().find(starts).map(|suffix| 1 + suffix.len())
 }
@@ -185,7 +209,11 @@ fn contraction(text: &str, any_case: bool) -> Option<usize> {
 fn white_space(text: &str) -> usize {
     let end = run(text, |c| class(c) == Class::Space);
     let last = text[..end].chars().next_back().map_or(0, char::len_utf8);
-    if end < text.len() && last < end { end - last } else { end }
+    if end < text.len() && last < end {
+        end - last
+    } else {
+        end
+    }
 }
 
 fn gpt2_word(text: &str) -> usize {
@@ -208,7 +236,12 @@ fn cl100k_word(text: &str, most_digits: usize) -> usize {
     let letters = |from: usize| from + run(&text[from..], |c| class(c) == Class::Letter);
     match class(head) {
         Class::Letter => return letters(0),
-        Class::Number => return text.char_indices().nth(number_chars(text, most_digits)).map_or(text.len(), |(at, _)| at),
+        Class::Number => {
+            return text
+                .char_indices()
+                .nth(number_chars(text, most_digits))
+                .map_or(text.len(), |(at, _)| at);
+        }
         Class::Space | Class::Other => {}
     }
     let joins_letters = chars.next().is_some_and(|c| class(c) == Class::Letter);
@@ -221,11 +254,16 @@ fn cl100k_word(text: &str, most_digits: usize) -> usize {
         return lead + others + run(&text[lead + others..], |c| matches!(c, '\r' | '\n'));
     }
     let spaces = &text[..run(text, |c| class(c) == Class::Space)];
-    spaces.rfind(['\r', '\n']).map_or_else(|| white_space(text), |at| at + 1)
+    spaces
+        .rfind(['\r', '\n'])
+        .map_or_else(|| white_space(text), |at| at + 1)
 }
 
 fn number_chars(text: &str, most: usize) -> usize {
-    text.chars().take(most).take_while(|&c| class(c) == Class::Number).count()
+    text.chars()
+        .take(most)
+        .take_while(|&c| class(c) == Class::Number)
+        .count()
 }
 
 #[cfg(test)]
@@ -236,13 +274,18 @@ mod tests {
 
     fn words<'a>(name: &str, text: &'a str) -> Vec<&'a str> {
         let mut words = Vec::new();
-        PreTokenizer::named(name).unwrap().split(text, &mut |word| words.push(word));
+        PreTokenizer::named(name)
+            .unwrap()
+            .split(text, &mut |word| words.push(word));
         words
     }
 
     #[test]
     fn gpt2_keeps_a_space_with_its_word_and_contractions_apart() {
-        assert_eq!(words("gpt-2", "Hello world, it's 12x"), ["Hello", " world", ",", " it", "'s", " 12", "x"]);
+        assert_eq!(
+            words("gpt-2", "Hello world, it's 12x"),
+            ["Hello", " world", ",", " it", "'s", " 12", "x"]
+        );
         assert_eq!(words("gpt-2", "IT'S"), ["IT", "'", "S"]);
         assert_eq!(words("gpt-2", "a  b   "), ["a", " ", " b", "   "]);
         assert_eq!(words("gpt-2", "a\n\n b\nc"), ["a", "\n\n", " b", "\n", "c"]);
@@ -250,16 +293,28 @@ mod tests {
 
     #[test]
     fn smollm_isolates_every_number_before_words_are_cut() {
-        assert_eq!(words("smollm", "in 2024 ½a"), ["in", " ", "2", "0", "2", "4", " ", "½", "a"]);
+        assert_eq!(
+            words("smollm", "in 2024 ½a"),
+            ["in", " ", "2", "0", "2", "4", " ", "½", "a"]
+        );
         assert_eq!(words("smollm", "a  5"), ["a", "  ", "5"]);
     }
 
     #[test]
     fn llama3_groups_three_digits_and_newlines_with_punctuation() {
         assert_eq!(words("llama-bpe", "1234567 a"), ["123", "456", "7", " a"]);
-        assert_eq!(words("llama-bpe", "x();\n\n  y"), ["x", "();\n\n", " ", " y"]);
-        assert_eq!(words("llama-bpe", "I'M (a)  \n  b"), ["I", "'M", " (", "a", ")", "  \n", " ", " b"]);
-        assert_eq!(words("llama-bpe", "\tword\u{3000}x"), ["\tword", "\u{3000}x"]);
+        assert_eq!(
+            words("llama-bpe", "x();\n\n  y"),
+            ["x", "();\n\n", " ", " y"]
+        );
+        assert_eq!(
+            words("llama-bpe", "I'M (a)  \n  b"),
+            ["I", "'M", " (", "a", ")", "  \n", " ", " b"]
+        );
+        assert_eq!(
+            words("llama-bpe", "\tword\u{3000}x"),
+            ["\tword", "\u{3000}x"]
+        );
     }
 
     #[test]
@@ -269,8 +324,14 @@ mod tests {
 
     #[test]
     fn default_cuts_punctuation_numbers_and_triples() {
-        assert_eq!(words("default", "a+=1234567"), ["a", "+=", "123", "456", "7"]);
-        assert_eq!(words("falcon", "`x` 1234"), ["`", "x", "`", " ", "123", "4"]);
+        assert_eq!(
+            words("default", "a+=1234567"),
+            ["a", "+=", "123", "456", "7"]
+        );
+        assert_eq!(
+            words("falcon", "`x` 1234"),
+            ["`", "x", "`", " ", "123", "4"]
+        );
     }
 
     #[test]

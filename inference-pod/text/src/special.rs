@@ -34,24 +34,37 @@ impl SpecialFinder {
         let is_special = |kind: TokenKind| kind.is_control() || kind == TokenKind::UserDefined;
         let special = vocab.iter().filter(|&(_, _, kind)| is_special(kind));
         let mut tokens: Vec<Special> = special
-            .map(|(id, text, kind)| Special { id, text: text.to_owned(), is_control: kind.is_control() })
+            .map(|(id, text, kind)| Special {
+                id,
+                text: text.to_owned(),
+                is_control: kind.is_control(),
+            })
             .collect();
         let bytes: usize = tokens.iter().map(|token| token.text.len()).sum();
         if bytes > SPECIAL_TEXT_LIMIT_BYTES {
-            return Err(TokenizerError::SpecialTextTooLong { bytes, limit_bytes: SPECIAL_TEXT_LIMIT_BYTES });
+            return Err(TokenizerError::SpecialTextTooLong {
+                bytes,
+                limit_bytes: SPECIAL_TEXT_LIMIT_BYTES,
+            });
         }
         tokens.sort_by_key(|token| (std::cmp::Reverse(token.text.len()), token.id));
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::Standard)
             .build(tokens.iter().map(|token| &token.text))
-            .map_err(|error| TokenizerError::SpecialTokens { message: error.to_string() })?;
+            .map_err(|error| TokenizerError::SpecialTokens {
+                message: error.to_string(),
+            })?;
         Ok(Self { tokens, automaton })
     }
 
     /// Cuts `text` at its special tokens, the longest of all first and from the left among equals,
     /// which is llama.cpp's order. Control tokens are left in the text unless `parse_control`.
     pub(crate) fn split<'a>(&self, text: &'a str, parse_control: bool) -> Vec<Fragment<'a>> {
-        let mut fragments = if text.is_empty() { Vec::new() } else { vec![Fragment::Text(text)] };
+        let mut fragments = if text.is_empty() {
+            Vec::new()
+        } else {
+            vec![Fragment::Text(text)]
+        };
         // One pass tells which of the many tokens occur at all; few do.
         for index in self.present(text) {
             let token = &self.tokens[index];
@@ -125,7 +138,11 @@ mod tests {
 
     #[test]
     fn longer_tokens_go_first_even_when_a_shorter_one_starts_earlier() {
-        let finder = finder(&[("<a", TokenKind::Control), ("a><b>", TokenKind::Control), ("x", TokenKind::Normal)]);
+        let finder = finder(&[
+            ("<a", TokenKind::Control),
+            ("a><b>", TokenKind::Control),
+            ("x", TokenKind::Normal),
+        ]);
         let expected = [Fragment::Text("x<"), Fragment::Token(1), Fragment::Token(0)];
         assert_eq!(finder.split("x<a><b><a", true), expected);
     }
@@ -133,8 +150,14 @@ mod tests {
     #[test]
     fn control_tokens_stay_text_unless_asked_for_and_user_defined_ones_never_do() {
         let finder = finder(&[("<c>", TokenKind::Control), ("<u>", TokenKind::UserDefined)]);
-        assert_eq!(finder.split("<c><u>", false), [Fragment::Text("<c>"), Fragment::Token(1)]);
-        assert_eq!(finder.split("<c><u>", true), [Fragment::Token(0), Fragment::Token(1)]);
+        assert_eq!(
+            finder.split("<c><u>", false),
+            [Fragment::Text("<c>"), Fragment::Token(1)]
+        );
+        assert_eq!(
+            finder.split("<c><u>", true),
+            [Fragment::Token(0), Fragment::Token(1)]
+        );
         assert_eq!(finder.split("", true), []);
         assert_eq!(finder.control_starts("<c><u><c>"), [0, 6]);
     }

@@ -30,13 +30,22 @@ impl Spm {
         }
         let byte_token = |byte: u8| {
             let raw = char::from(byte).to_string();
-            let plain = if byte.is_ascii() { vocab.id(&raw) } else { None };
+            let plain = if byte.is_ascii() {
+                vocab.id(&raw)
+            } else {
+                None
+            };
             vocab.id(&format!("<0x{byte:02X}>")).or(plain).or(unknown)
         };
         let byte_tokens = (0..=255)
             .map(|byte| byte_token(byte).ok_or(TokenizerError::NoByteFallback { byte }))
             .collect::<Result<_, _>>()?;
-        Ok(Self { scores, byte_tokens, longest_token_bytes: vocab.longest_text_bytes(), add_space_prefix })
+        Ok(Self {
+            scores,
+            byte_tokens,
+            longest_token_bytes: vocab.longest_text_bytes(),
+            add_space_prefix,
+        })
     }
 
     /// Appends the tokens of `text`. Time is O(n log n) in its length: a union is looked up only
@@ -47,7 +56,13 @@ impl Spm {
             escaped.push(SPACE);
         }
         escaped.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
-        let mut merger = Merger { spm: self, vocab, text: &escaped, symbols: Vec::new(), queue: BinaryHeap::new() };
+        let mut merger = Merger {
+            spm: self,
+            vocab,
+            text: &escaped,
+            symbols: Vec::new(),
+            queue: BinaryHeap::new(),
+        };
         merger.run();
         for symbol in merger.symbols.iter().filter(|symbol| symbol.bytes > 0) {
             let part = &escaped[symbol.start..symbol.start + symbol.bytes];
@@ -85,8 +100,13 @@ impl Eq for Candidate {}
 impl Ord for Candidate {
     fn cmp(&self, other: &Self) -> Ordering {
         // Equal zeros of either sign are equal scores.
-        let by_score = self.score.partial_cmp(&other.score).unwrap_or(Ordering::Equal);
-        by_score.then_with(|| other.left.cmp(&self.left)).then_with(|| other.bytes.cmp(&self.bytes))
+        let by_score = self
+            .score
+            .partial_cmp(&other.score)
+            .unwrap_or(Ordering::Equal);
+        by_score
+            .then_with(|| other.left.cmp(&self.left))
+            .then_with(|| other.bytes.cmp(&self.bytes))
     }
 }
 
@@ -106,17 +126,28 @@ struct Merger<'a> {
 
 impl Merger<'_> {
     fn run(&mut self) {
-        let chars = self.text.char_indices().enumerate().map(|(at, (start, c))| Symbol {
-            start,
-            bytes: c.len_utf8(),
-            previous: at.wrapping_sub(1),
-            next: if start + c.len_utf8() < self.text.len() { at + 1 } else { NONE },
-        });
+        let chars = self
+            .text
+            .char_indices()
+            .enumerate()
+            .map(|(at, (start, c))| Symbol {
+                start,
+                bytes: c.len_utf8(),
+                previous: at.wrapping_sub(1),
+                next: if start + c.len_utf8() < self.text.len() {
+                    at + 1
+                } else {
+                    NONE
+                },
+            });
         self.symbols = chars.collect();
         for right in 1..self.symbols.len() {
             self.consider(right - 1, right);
         }
-        while let Some(Candidate { left, right, bytes, .. }) = self.queue.pop() {
+        while let Some(Candidate {
+            left, right, bytes, ..
+        }) = self.queue.pop()
+        {
             let (a, b) = (self.symbols[left].bytes, self.symbols[right].bytes);
             if a > 0 && b > 0 && a + b == bytes {
                 self.unite(left, right);
@@ -146,7 +177,12 @@ impl Merger<'_> {
             return;
         }
         if let Some(id) = self.vocab.id(&self.text[start..start + bytes]) {
-            self.queue.push(Candidate { score: self.spm.scores[id as usize], left, right, bytes });
+            self.queue.push(Candidate {
+                score: self.spm.scores[id as usize],
+                left,
+                right,
+                bytes,
+            });
         }
     }
 }
@@ -154,7 +190,9 @@ impl Merger<'_> {
 /// The bytes a token's text stands for.
 pub(crate) fn piece_of(text: &str, kind: TokenKind) -> Vec<u8> {
     match kind {
-        TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined => text.as_bytes().to_vec(),
+        TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined => {
+            text.as_bytes().to_vec()
+        }
         TokenKind::Unused => Vec::new(),
         TokenKind::Byte if byte_of(text).is_some() => byte_of(text).into_iter().collect(),
         TokenKind::Byte | TokenKind::Normal => text.replace(SPACE, " ").into_bytes(),
@@ -170,19 +208,37 @@ mod tests {
     /// Byte tokens, then the given ones with their scores.
     fn encode(tokens: &[(&str, f32)], text: &str) -> Vec<String> {
         let bytes = (0..=255).map(|byte| (format!("<0x{byte:02X}>"), 0.0, TokenKind::Byte));
-        let normal = tokens.iter().map(|&(text, score)| (text.to_owned(), score, TokenKind::Normal));
+        let normal = tokens
+            .iter()
+            .map(|&(text, score)| (text.to_owned(), score, TokenKind::Normal));
         let all: Vec<_> = bytes.chain(normal).collect();
         let texts = all.iter().map(|entry| entry.0.clone()).collect();
         let vocab = Vocab::new(texts, all.iter().map(|entry| entry.2).collect(), piece_of).unwrap();
-        let spm = Spm::new(&vocab, all.iter().map(|entry| entry.1).collect(), None, true).unwrap();
+        let spm = Spm::new(
+            &vocab,
+            all.iter().map(|entry| entry.1).collect(),
+            None,
+            true,
+        )
+        .unwrap();
         let mut ids = Vec::new();
         spm.encode(&vocab, text, true, &mut ids);
-        ids.iter().map(|&id| vocab.text(id).unwrap().to_owned()).collect()
+        ids.iter()
+            .map(|&id| vocab.text(id).unwrap().to_owned())
+            .collect()
     }
 
     #[test]
     fn unions_go_by_score_and_spaces_are_escaped() {
-        let tokens = [("▁", -9.0), ("a", -9.0), ("b", -9.0), ("c", -9.0), ("ab", -2.0), ("bc", -1.0), ("▁a", -3.0)];
+        let tokens = [
+            ("▁", -9.0),
+            ("a", -9.0),
+            ("b", -9.0),
+            ("c", -9.0),
+            ("ab", -2.0),
+            ("bc", -1.0),
+            ("▁a", -3.0),
+        ];
         assert_eq!(encode(&tokens, "abc"), ["▁a", "bc"]);
         assert_eq!(encode(&tokens, "a b"), ["▁a", "▁", "b"]);
     }
@@ -204,6 +260,9 @@ mod tests {
         let error = Spm::new(&vocab, vec![0.0], None, true).unwrap_err();
         assert_eq!(error, TokenizerError::NoByteFallback { byte: 0 });
         assert!(Spm::new(&vocab, vec![0.0], Some(0), true).is_ok());
-        assert_eq!(Spm::new(&vocab, vec![f32::NAN], Some(0), true).unwrap_err(), TokenizerError::NanScore { id: 0 });
+        assert_eq!(
+            Spm::new(&vocab, vec![f32::NAN], Some(0), true).unwrap_err(),
+            TokenizerError::NanScore { id: 0 }
+        );
     }
 }

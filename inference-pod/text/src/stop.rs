@@ -44,7 +44,12 @@ impl Pattern {
             length += usize::from(bytes[at] == bytes[length]);
             shorter[at + 1] = length;
         }
-        Self { index, bytes, shorter, matched: 0 }
+        Self {
+            index,
+            bytes,
+            shorter,
+            matched: 0,
+        }
     }
 
     /// Takes the text's next byte; true when the string is complete with it.
@@ -62,14 +67,23 @@ impl StopMatcher {
     pub fn new<S: AsRef<str>>(stops: impl IntoIterator<Item = S>) -> Self {
         let indexed = stops.into_iter().enumerate();
         let stops = indexed.filter(|(_, stop)| !stop.as_ref().is_empty());
-        let stops = stops.map(|(index, stop)| Pattern::new(index, stop.as_ref())).collect();
-        Self { stops, held: String::new(), stopped: false }
+        let stops = stops
+            .map(|(index, stop)| Pattern::new(index, stop.as_ref()))
+            .collect();
+        Self {
+            stops,
+            held: String::new(),
+            stopped: false,
+        }
     }
 
     /// Takes the next piece and gives the text that is certain. After a stop everything is dropped.
     pub fn push(&mut self, piece: &str) -> Stopped {
         if self.stopped {
-            return Stopped { text: String::new(), stop: None };
+            return Stopped {
+                text: String::new(),
+                stop: None,
+            };
         }
         let scanned = self.held.len();
         self.held.push_str(piece);
@@ -78,20 +92,32 @@ impl StopMatcher {
                 self.stopped = true;
                 let mut text = std::mem::take(&mut self.held);
                 text.truncate(scanned + at + 1 - bytes);
-                return Stopped { text, stop: Some(stop) };
+                return Stopped {
+                    text,
+                    stop: Some(stop),
+                };
             }
         }
         // A matched prefix starts with the first byte of a character, so this cuts between characters.
-        let hold = self.stops.iter().map(|pattern| pattern.matched).max().unwrap_or(0);
+        let hold = self
+            .stops
+            .iter()
+            .map(|pattern| pattern.matched)
+            .max()
+            .unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - hold);
-        Stopped { text: std::mem::replace(&mut self.held, rest), stop: None }
+        Stopped {
+            text: std::mem::replace(&mut self.held, rest),
+            stop: None,
+        }
     }
 
     /// Index and length of the longest string that is complete with this byte.
     fn advance(&mut self, byte: u8) -> Option<(usize, usize)> {
         let mut longest: Option<(usize, usize)> = None;
         for pattern in &mut self.stops {
-            if pattern.advance(byte) && longest.is_none_or(|(_, bytes)| bytes < pattern.bytes.len()) {
+            if pattern.advance(byte) && longest.is_none_or(|(_, bytes)| bytes < pattern.bytes.len())
+            {
                 longest = Some((pattern.index, pattern.bytes.len()));
             }
         }
@@ -105,7 +131,9 @@ impl StopMatcher {
 
     /// The end of the text: what was held back and became no stop string.
     pub fn finish(&mut self) -> String {
-        self.stops.iter_mut().for_each(|pattern| pattern.matched = 0);
+        self.stops
+            .iter_mut()
+            .for_each(|pattern| pattern.matched = 0);
         std::mem::take(&mut self.held)
     }
 }
@@ -157,14 +185,20 @@ mod tests {
     #[test]
     fn a_repeated_start_does_not_hide_the_string() {
         assert_eq!(run(&["aab"], &["a", "a", "a", "b"]), ("a".into(), Some(0)));
-        assert_eq!(run(&["\n\nQ:"], &["\n", "\n\n", "Q", ":"]), ("\n".into(), Some(0)));
+        assert_eq!(
+            run(&["\n\nQ:"], &["\n", "\n\n", "Q", ":"]),
+            ("\n".into(), Some(0))
+        );
     }
 
     #[test]
     fn no_or_empty_strings_pass_everything_at_once() {
         let mut matcher = StopMatcher::new(["", ""]);
         assert_eq!(matcher.push("abc").text, "abc");
-        assert_eq!(StopMatcher::new(Vec::<String>::new()).push("abc").text, "abc");
+        assert_eq!(
+            StopMatcher::new(Vec::<String>::new()).push("abc").text,
+            "abc"
+        );
     }
 
     #[test]
@@ -177,11 +211,18 @@ mod tests {
 
     /// The rule itself: cut before the stop string that is complete first.
     fn whole(stops: &[String], text: &str) -> (String, Option<usize>) {
-        let ends = stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty()).filter_map(|(index, stop)| {
-            let start = text.find(stop.as_str())?;
-            Some((start + stop.len(), start, index))
-        });
-        ends.min().map_or((text.to_owned(), None), |(_, start, index)| (text[..start].to_owned(), Some(index)))
+        let ends = stops
+            .iter()
+            .enumerate()
+            .filter(|(_, stop)| !stop.is_empty())
+            .filter_map(|(index, stop)| {
+                let start = text.find(stop.as_str())?;
+                Some((start + stop.len(), start, index))
+            });
+        ends.min()
+            .map_or((text.to_owned(), None), |(_, start, index)| {
+                (text[..start].to_owned(), Some(index))
+            })
     }
 
     proptest! {

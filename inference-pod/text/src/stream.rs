@@ -40,7 +40,9 @@ impl StreamDecoder {
             };
             text.push_str(&String::from_utf8_lossy(&rest[..error.valid_up_to()]));
             used += error.valid_up_to();
-            let Some(invalid) = error.error_len() else { break };
+            let Some(invalid) = error.error_len() else {
+                break;
+            };
             text.push(char::REPLACEMENT_CHARACTER);
             used += invalid;
         }
@@ -72,7 +74,10 @@ mod tests {
     fn a_character_comes_whole_with_its_last_byte() {
         let tokenizer = Tokenizer::bytes();
         let mut decoder = StreamDecoder::new();
-        let parts: Vec<String> = "a😀".bytes().map(|byte| decoder.push(&tokenizer, byte.into())).collect();
+        let parts: Vec<String> = "a😀"
+            .bytes()
+            .map(|byte| decoder.push(&tokenizer, byte.into()))
+            .collect();
         assert_eq!(parts, ["a", "", "", "", "😀"]);
         assert!(!decoder.is_holding());
         assert_eq!(decoder.finish(), "");
@@ -91,7 +96,10 @@ mod tests {
     fn control_and_unknown_tokens_yield_no_text() {
         let tokenizer = Tokenizer::bytes();
         let mut decoder = StreamDecoder::new();
-        assert_eq!(decoder.push(&tokenizer, 257) + &decoder.push(&tokenizer, 9_999), "");
+        assert_eq!(
+            decoder.push(&tokenizer, 257) + &decoder.push(&tokenizer, 9_999),
+            ""
+        );
         assert_eq!(tokenizer.decode(&[104, 257, 105]).unwrap(), "hi");
         assert_eq!(tokenizer.decode(&[300]).unwrap_err().id, 300);
     }

@@ -9,6 +9,7 @@ use pagoda_gguf::{Metadata, MetadataError, Optional};
 use serde::Serialize;
 
 use crate::chat::{ChatRequest, Content, Json, Message};
+use crate::json::with_parsed_arguments;
 
 const NAME: &str = "chat_template";
 const KEY: &str = "tokenizer.chat_template";
@@ -87,8 +88,14 @@ impl ChatTemplate {
     /// Parses a template as Hugging Face writes them.
     pub fn parse(source: &str) -> Result<Self, TemplateError> {
         let mut environment = environment()?;
-        environment.add_template_owned(NAME, without_generation_blocks(source)).map_err(syntax)?;
-        let mut template = Self { environment, shape: ContentShape::Text, source: source.to_owned() };
+        environment
+            .add_template_owned(NAME, without_generation_blocks(source))
+            .map_err(|error| syntax(&error))?;
+        let mut template = Self {
+            environment,
+            shape: ContentShape::Text,
+            source: source.to_owned(),
+        };
         template.shape = template.probed_shape();
         Ok(template)
     }
@@ -99,10 +106,22 @@ impl ChatTemplate {
     }
 
     /// The prompt's text. `bos` and `eos` are the texts of those tokens, empty where there is none.
-    pub fn render(&self, request: &ChatRequest<'_>, bos: &str, eos: &str) -> Result<String, TemplateError> {
-        let messages: Vec<Json> = request.messages.iter().map(|message| self.message_value(message)).collect();
+    pub fn render(
+        &self,
+        request: &ChatRequest<'_>,
+        bos: &str,
+        eos: &str,
+    ) -> Result<String, TemplateError> {
+        let messages: Vec<Json> = request
+            .messages
+            .iter()
+            .map(|message| self.message_value(message))
+            .collect();
         let now = request.now_unix_seconds;
-        let variables = request.variables.filter(|value| value.kind() == ValueKind::Map).cloned();
+        let variables = request
+            .variables
+            .filter(|value| value.kind() == ValueKind::Map)
+            .cloned();
         let values = context! {
             messages => messages,
             tools => request.tools.cloned().unwrap_or_default(),
@@ -112,7 +131,10 @@ impl ChatTemplate {
             strftime_now => Json::from_function(move |format: String| strftime(now, &format)),
             ..variables.unwrap_or_else(|| context! {})
         };
-        let template = self.environment.get_template(NAME).map_err(|error| failure(&error))?;
+        let template = self
+            .environment
+            .get_template(NAME)
+            .map_err(|error| failure(&error))?;
         template.render(values).map_err(|error| failure(&error))
     }
 
@@ -143,7 +165,9 @@ impl ChatTemplate {
             (Content::Text(text), ContentShape::Text) => Json::from(text),
             (Content::Parts(parts), ContentShape::Text) => Json::from(parts.join("\n")),
             (Content::Text(text), ContentShape::Parts) => Json::from(vec![part(text)]),
-            (Content::Parts(parts), ContentShape::Parts) => Json::from(parts.iter().map(part).collect::<Vec<_>>()),
+            (Content::Parts(parts), ContentShape::Parts) => {
+                Json::from(parts.iter().map(part).collect::<Vec<_>>())
+            }
         }
     }
 
@@ -152,8 +176,14 @@ impl ChatTemplate {
         const WORD: &str = "pagoda-probe";
         let messages = [Message::new("user", WORD)];
         let shows_word = |shape| {
-            let template = Self { shape, source: String::new(), environment: self.environment.clone() };
-            template.render(&ChatRequest::new(&messages, 0), "", "").is_ok_and(|text| text.contains(WORD))
+            let template = Self {
+                shape,
+                source: String::new(),
+                environment: self.environment.clone(),
+            };
+            template
+                .render(&ChatRequest::new(&messages, 0), "", "")
+                .is_ok_and(|text| text.contains(WORD))
         };
         if !shows_word(ContentShape::Text) && shows_word(ContentShape::Parts) {
             ContentShape::Parts
@@ -165,17 +195,27 @@ impl ChatTemplate {
 
 fn environment() -> Result<Environment<'static>, TemplateError> {
     let mut environment = Environment::new();
-    let config = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(syntax)?;
+    let config = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()
+        .map_err(|error| syntax(&error))?;
     environment.set_syntax(config);
     environment.set_debug(false);
     environment.set_fuel(Some(FUEL));
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.add_function("raise_exception", |message: Json| -> Result<Json, minijinja::Error> {
-        let raised = Raised(message.to_string());
-        Err(minijinja::Error::new(ErrorKind::InvalidOperation, raised.0.clone()).with_source(raised))
-    });
+    environment.add_function(
+        "raise_exception",
+        |message: Json| -> Result<Json, minijinja::Error> {
+            let raised = Raised(message.to_string());
+            Err(
+                minijinja::Error::new(ErrorKind::InvalidOperation, raised.0.clone())
+                    .with_source(raised),
+            )
+        },
+    );
     environment.add_filter("tojson", to_json);
     Ok(environment)
 }
@@ -185,53 +225,60 @@ fn without_generation_blocks(source: &str) -> String {
     let mut out = source.to_owned();
     for lead in ["{%", "{%-", "{%+"] {
         for trail in ["%}", "-%}", "+%}"] {
-            out = out.replace(&format!("{lead} generation {trail}"), &format!("{lead} if true {trail}"));
-            out = out.replace(&format!("{lead} endgeneration {trail}"), &format!("{lead} endif {trail}"));
+            out = out.replace(
+                &format!("{lead} generation {trail}"),
+                &format!("{lead} if true {trail}"),
+            );
+            out = out.replace(
+                &format!("{lead} endgeneration {trail}"),
+                &format!("{lead} endif {trail}"),
+            );
         }
     }
     out
 }
 
-/// Clients send arguments as JSON text, templates write them with `tojson`.
-fn with_parsed_arguments(calls: &Json) -> Json {
-    let Ok(calls) = serde_json::to_value(calls) else { return calls.clone() };
-    Json::from(minijinja::value::Serde(parsed_arguments(calls)))
-}
-
-fn parsed_arguments(mut calls: serde_json::Value) -> serde_json::Value {
-    for call in calls.as_array_mut().into_iter().flatten() {
-        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
-        if let Some(Ok(parsed)) = arguments.as_str().map(serde_json::from_str) {
-            *arguments = parsed;
-        }
-    }
-    calls
-}
-
 fn strftime(unix_seconds: i64, format: &str) -> Result<String, minijinja::Error> {
-    let failed = |error: jiff::Error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string());
-    let now = jiff::Timestamp::from_second(unix_seconds).map_err(failed)?.to_zoned(jiff::tz::TimeZone::UTC);
+    let failed =
+        |error: jiff::Error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string());
+    let now = jiff::Timestamp::from_second(unix_seconds)
+        .map_err(failed)?
+        .to_zoned(jiff::tz::TimeZone::UTC);
     jiff::fmt::strtime::format(format, &now).map_err(failed)
 }
 
 /// JSON as Python's `json.dumps(.., ensure_ascii=False)` writes it; Jinja's own escapes HTML.
+#[allow(clippy::needless_pass_by_value)] // The engine calls filters with owned options.
 fn to_json(value: &Json, indent: Option<Json>, options: Kwargs) -> Result<Json, minijinja::Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
         None => options.get::<Option<Json>>("indent")?,
     };
-    let indent = indent.filter(|indent| !indent.is_none()).map(usize::try_from).transpose()?;
+    let indent = indent
+        .filter(|indent| !indent.is_none())
+        .map(usize::try_from)
+        .transpose()?;
     // Python's other options change nothing a model would notice, so they are taken and left.
-    let failed = |error: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string());
+    let failed = |error: serde_json::Error| {
+        minijinja::Error::new(ErrorKind::BadSerialization, error.to_string())
+    };
     let mut out = Bounded(Vec::new());
     match indent {
         Some(width) => {
             let spaces = " ".repeat(width.min(16));
             let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-            value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, pretty)).map_err(failed)?;
+            value
+                .serialize(&mut serde_json::Serializer::with_formatter(
+                    &mut out, pretty,
+                ))
+                .map_err(failed)?;
         }
         None => {
-            value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Spaced)).map_err(failed)?;
+            value
+                .serialize(&mut serde_json::Serializer::with_formatter(
+                    &mut out, Spaced,
+                ))
+                .map_err(failed)?;
         }
     }
     Ok(Json::from(String::from_utf8_lossy(&out.0).into_owned()))
@@ -258,28 +305,51 @@ impl std::io::Write for Bounded {
 struct Spaced;
 
 impl serde_json::ser::Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            writer.write_all(b", ")
+        }
     }
 
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            writer.write_all(b", ")
+        }
     }
 
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+    fn begin_object_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+    ) -> std::io::Result<()> {
         writer.write_all(b": ")
     }
 }
 
-fn syntax(error: minijinja::Error) -> TemplateError {
-    TemplateError::Syntax { message: error.to_string() }
+fn syntax(error: &minijinja::Error) -> TemplateError {
+    TemplateError::Syntax {
+        message: error.to_string(),
+    }
 }
 
 fn failure(error: &minijinja::Error) -> TemplateError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(current) = cause {
         if let Some(Raised(message)) = current.downcast_ref() {
-            return TemplateError::Refused { message: message.clone() };
+            return TemplateError::Refused {
+                message: message.clone(),
+            };
         }
         let engine = current.downcast_ref::<minijinja::Error>();
         if engine.is_some_and(|engine| engine.kind() == ErrorKind::OutOfFuel) {
@@ -287,7 +357,9 @@ fn failure(error: &minijinja::Error) -> TemplateError {
         }
         cause = current.source();
     }
-    TemplateError::Failed { message: error.to_string() }
+    TemplateError::Failed {
+        message: error.to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub struct UnknownToken {
 
 #[derive(Debug)]
 pub(crate) enum Model {
-    Bpe(Bpe),
+    Bpe(Box<Bpe>),
     Spm(Spm),
     Bytes,
 }
@@ -57,12 +57,22 @@ impl Tokenizer {
         const BOS: u32 = 256;
         const EOS: u32 = 257;
         let texts = (0..=255).map(|byte: u8| format!("<0x{byte:02X}>"));
-        let texts = texts.chain(["<|bos|>".to_owned(), "<|eos|>".to_owned()]).collect();
+        let texts = texts
+            .chain(["<|bos|>".to_owned(), "<|eos|>".to_owned()])
+            .collect();
         let kinds = [vec![TokenKind::Byte; 256], vec![TokenKind::Control; 2]].concat();
         let vocab = Vocab::new(texts, kinds, crate::spm::piece_of).expect("258 different texts");
         let special = SpecialFinder::new(&vocab).expect("two short special tokens");
         let (bos, eos) = (Some(BOS), Some(EOS));
-        Self { vocab, model: Model::Bytes, special, bos, eos, add_bos: false, ends: vec![EOS] }
+        Self {
+            vocab,
+            model: Model::Bytes,
+            special,
+            bos,
+            eos,
+            add_bos: false,
+            ends: vec![EOS],
+        }
     }
 
     /// Number of tokens; ids are below it. A model's head may have more rows than this.
@@ -127,17 +137,39 @@ impl Tokenizer {
     }
 
     /// Renders a conversation and encodes it. Control tokens that a message spells out are text.
-    pub fn encode_chat(&self, template: &ChatTemplate, request: &ChatRequest<'_>) -> Result<Vec<u32>, TemplateError> {
+    pub fn encode_chat(
+        &self,
+        template: &ChatTemplate,
+        request: &ChatRequest<'_>,
+    ) -> Result<Vec<u32>, TemplateError> {
         let guard = Guard::for_request(&self.special, request);
-        let (messages, tools) = guard.guarded(&self.special, request);
-        let guarded = ChatRequest { messages: &messages, tools: tools.as_ref(), ..*request };
-        let text = template.render(&guarded, self.control_text(self.bos), self.control_text(self.eos))?;
+        let texts = guard.guarded(&self.special, request);
+        let (tools, variables) = (texts.tools.as_ref(), texts.variables.as_ref());
+        let guarded = ChatRequest {
+            messages: &texts.messages,
+            tools,
+            variables,
+            ..*request
+        };
+        let text = template.render(
+            &guarded,
+            self.control_text(self.bos),
+            self.control_text(self.eos),
+        )?;
         Ok(self.with_bos(self.encode_guarded(&text, SpecialTokens::Parse, Some(&guard))))
     }
 
     /// Renders a conversation as the text [`Self::encode_chat`] encodes.
-    pub fn render_chat(&self, template: &ChatTemplate, request: &ChatRequest<'_>) -> Result<String, TemplateError> {
-        template.render(request, self.control_text(self.bos), self.control_text(self.eos))
+    pub fn render_chat(
+        &self,
+        template: &ChatTemplate,
+        request: &ChatRequest<'_>,
+    ) -> Result<String, TemplateError> {
+        template.render(
+            request,
+            self.control_text(self.bos),
+            self.control_text(self.eos),
+        )
     }
 
     fn control_text(&self, id: Option<u32>) -> &str {
@@ -154,7 +186,12 @@ impl Tokenizer {
         ids
     }
 
-    fn encode_guarded(&self, text: &str, special: SpecialTokens, guard: Option<&Guard>) -> Vec<u32> {
+    fn encode_guarded(
+        &self,
+        text: &str,
+        special: SpecialTokens,
+        guard: Option<&Guard>,
+    ) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 3);
         let mut after_token = true;
         for fragment in self.special.split(text, special == SpecialTokens::Parse) {
@@ -188,7 +225,10 @@ impl Tokenizer {
         let mut text = String::new();
         for &id in ids {
             if self.vocab.piece(id).is_none() {
-                return Err(UnknownToken { id, tokens: self.vocab.len() });
+                return Err(UnknownToken {
+                    id,
+                    tokens: self.vocab.len(),
+                });
             }
             text.push_str(&decoder.push(self, id));
         }

@@ -52,11 +52,23 @@ impl Vocab {
         let texts: Vec<String> = texts.into_iter().enumerate().map(named).collect();
         for (id, text) in texts.iter().enumerate() {
             if let Some(first) = ids.insert(text.clone(), id as u32) {
-                return Err(TokenizerError::DuplicateToken { first, second: id as u32 });
+                return Err(TokenizerError::DuplicateToken {
+                    first,
+                    second: id as u32,
+                });
             }
         }
-        let pieces = texts.iter().zip(&kinds).map(|(text, &kind)| piece_of(text, kind).into_boxed_slice()).collect();
-        Ok(Self { texts, kinds, ids, pieces })
+        let pieces = texts
+            .iter()
+            .zip(&kinds)
+            .map(|(text, &kind)| piece_of(text, kind).into_boxed_slice())
+            .collect();
+        Ok(Self {
+            texts,
+            kinds,
+            ids,
+            pieces,
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -88,7 +100,11 @@ impl Vocab {
 
     /// Ids, texts and kinds in order of ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &str, TokenKind)> {
-        self.texts.iter().zip(&self.kinds).enumerate().map(|(id, (text, &kind))| (id as u32, text.as_str(), kind))
+        self.texts
+            .iter()
+            .zip(&self.kinds)
+            .enumerate()
+            .map(|(id, (text, &kind))| (id as u32, text.as_str(), kind))
     }
 
     pub(crate) fn longest_text_bytes(&self) -> usize {
@@ -98,11 +114,19 @@ impl Vocab {
 
 /// Empty texts cannot be told apart, so each gets a name, the one llama.cpp gives it.
 fn named((id, text): (usize, String)) -> String {
-    if text.is_empty() { format!("[EMPTY_{id}]") } else { text }
+    if text.is_empty() {
+        format!("[EMPTY_{id}]")
+    } else {
+        text
+    }
 }
 
 /// The byte of a byte token's text, `<0x0A>`.
 pub(crate) fn byte_of(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
+    if digits.len() == 2 {
+        u8::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
 }
