@@ -61,7 +61,10 @@ impl OpenAi {
             .no_proxy()
             .build()
             .context("failed to build the HTTP client")?;
-        Ok(Self { http, base: base.trim_end_matches('/').to_owned() })
+        Ok(Self {
+            http,
+            base: base.trim_end_matches('/').to_owned(),
+        })
     }
 
     /// Absolute URL of `path`, which begins with a slash.
@@ -78,11 +81,19 @@ impl OpenAi {
     pub async fn ask(&self, chat: &Chat) -> Result<Reply> {
         let response = self.send(chat, false).await?;
         let status = response.status().as_u16();
-        let body: Value = response.json().await.context("the answer's body is no JSON")?;
+        let body: Value = response
+            .json()
+            .await
+            .context("the answer's body is no JSON")?;
         Ok(Reply {
             status,
-            text: body["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned(),
-            finish_reason: body["choices"][0]["finish_reason"].as_str().map(str::to_owned),
+            text: body["choices"][0]["message"]["content"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            finish_reason: body["choices"][0]["finish_reason"]
+                .as_str()
+                .map(str::to_owned),
             error: error_message(&body),
             complete: true,
             first_token: None,
@@ -94,10 +105,14 @@ impl OpenAi {
     pub async fn stream(&self, chat: &Chat, mut on_text: impl FnMut(&str)) -> Result<Reply> {
         let sent = Instant::now();
         let response = self.send(chat, true).await?;
-        let mut reply = Reply { status: response.status().as_u16(), ..Reply::default() };
+        let mut reply = Reply {
+            status: response.status().as_u16(),
+            ..Reply::default()
+        };
         if reply.status != 200 {
             let body: Value = response.json().await.unwrap_or_default();
-            reply.error = error_message(&body).or_else(|| Some(format!("status {} without an error object", reply.status)));
+            reply.error = error_message(&body)
+                .or_else(|| Some(format!("status {} without an error object", reply.status)));
             return Ok(reply);
         }
         let mut events = EventLines::default();
@@ -128,7 +143,12 @@ impl OpenAi {
             body["ignore_eos"] = json!(true);
         }
         let url = self.url("/v1/chat/completions");
-        self.http.post(&url).json(&body).send().await.with_context(|| format!("no answer from {url}"))
+        self.http
+            .post(&url)
+            .json(&body)
+            .send()
+            .await
+            .with_context(|| format!("no answer from {url}"))
     }
 }
 
@@ -142,12 +162,16 @@ fn take_event(reply: &mut Reply, data: &str) {
         reply.complete = true;
         return;
     }
-    let event: Value = serde_json::from_str(data).unwrap_or_else(|error| json!({"error": {"message": format!("event is no JSON: {error}")}}));
+    let event: Value = serde_json::from_str(data).unwrap_or_else(
+        |error| json!({"error": {"message": format!("event is no JSON: {error}")}}),
+    );
     if let Some(message) = error_message(&event) {
         reply.error = Some(message);
     }
     let choice = &event["choices"][0];
-    reply.text.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+    reply
+        .text
+        .push_str(choice["delta"]["content"].as_str().unwrap_or_default());
     if let Some(reason) = choice["finish_reason"].as_str() {
         reply.finish_reason = Some(reason.to_owned());
     }
@@ -180,7 +204,9 @@ mod tests {
 
     #[test]
     fn events_are_the_same_however_the_bytes_are_cut() {
-        let wire = "data: {\"choices\":[{\"delta\":{\"content\":\"h\u{e9}\"}}]}\n\ndata: [DONE]\n\n".as_bytes();
+        let wire =
+            "data: {\"choices\":[{\"delta\":{\"content\":\"h\u{e9}\"}}]}\n\ndata: [DONE]\n\n"
+                .as_bytes();
         let whole = EventLines::default().push(wire);
         assert_eq!(whole.len(), 2);
         for cut in 1..wire.len() {
@@ -193,8 +219,14 @@ mod tests {
 
     #[test]
     fn a_stream_without_done_is_not_whole() {
-        let mut reply = Reply { status: 200, ..Reply::default() };
-        take_event(&mut reply, r#"{"choices":[{"delta":{"content":"a"},"finish_reason":"length"}]}"#);
+        let mut reply = Reply {
+            status: 200,
+            ..Reply::default()
+        };
+        take_event(
+            &mut reply,
+            r#"{"choices":[{"delta":{"content":"a"},"finish_reason":"length"}]}"#,
+        );
         assert!(!reply.is_whole());
         take_event(&mut reply, "[DONE]");
         assert!(reply.is_whole());
@@ -202,8 +234,16 @@ mod tests {
 
     #[test]
     fn an_error_event_makes_the_reply_not_whole() {
-        let mut reply = Reply { status: 200, finish_reason: Some("stop".into()), complete: true, ..Reply::default() };
-        take_event(&mut reply, r#"{"error":{"message":"the pod went away","type":"server_error"}}"#);
+        let mut reply = Reply {
+            status: 200,
+            finish_reason: Some("stop".into()),
+            complete: true,
+            ..Reply::default()
+        };
+        take_event(
+            &mut reply,
+            r#"{"error":{"message":"the pod went away","type":"server_error"}}"#,
+        );
         assert_eq!(reply.error.as_deref(), Some("the pod went away"));
         assert!(!reply.is_whole());
     }

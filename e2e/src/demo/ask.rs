@@ -22,16 +22,31 @@ pub fn ask_and_print(gateway: &str, model: &str, question: &str) -> Result<Answe
     println!("{}you{}      {question}", style.bold, style.plain);
     print!("{}{model}{}  ", style.bold, style.plain);
     std::io::stdout().flush()?;
-    let chat = Chat { model: model.to_owned(), prompt: question.to_owned(), max_tokens: 96, ignore_eos: false };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let chat = Chat {
+        model: model.to_owned(),
+        prompt: question.to_owned(),
+        max_tokens: 96,
+        ignore_eos: false,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let sent = Instant::now();
-    let reply = runtime.block_on(async { OpenAi::new(gateway)?.stream(&chat, print_piece).await })?;
+    let reply =
+        runtime.block_on(async { OpenAi::new(gateway)?.stream(&chat, print_piece).await })?;
     println!();
     if !reply.is_whole() {
-        bail!("the answer broke off: status {}, {}", reply.status, reply.error.as_deref().unwrap_or("the stream ended early"));
+        bail!(
+            "the answer broke off: status {}, {}",
+            reply.status,
+            reply.error.as_deref().unwrap_or("the stream ended early")
+        );
     }
     let first_token = reply.first_token.context("the answer was empty")?;
-    Ok(Answered { first_token_at: sent + first_token, first_token })
+    Ok(Answered {
+        first_token_at: sent + first_token,
+        first_token,
+    })
 }
 
 fn print_piece(piece: &str) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::{Args, Parser};
+use clap::{Args, Parser as _};
 
 use super::place::Place;
 use super::{NAMESPACE, SERVICE, SIMULATED};
@@ -38,7 +38,10 @@ pub struct LoadArgs {
 /// Applies the sample if it is not there, sends the load, shows pods, times and tokens while it runs, then a table.
 pub fn load(place: &Place, args: &LoadArgs) -> Result<()> {
     if args.simulated {
-        place.kubectl().run_with_input(&["apply", "--namespace", NAMESPACE, "--filename", "-"], SIMULATED_SAMPLE)?;
+        place.kubectl().run_with_input(
+            &["apply", "--namespace", NAMESPACE, "--filename", "-"],
+            SIMULATED_SAMPLE,
+        )?;
     }
     let gateway = place.gateway()?;
     let words = generator_words(args, gateway.url(), place.kubeconfig_words());
@@ -49,9 +52,18 @@ pub fn load(place: &Place, args: &LoadArgs) -> Result<()> {
 
 /// The load generator's command line.
 fn generator_words(args: &LoadArgs, gateway: &str, kubeconfig: Vec<String>) -> Vec<String> {
-    let (service, usual_rate) = if args.simulated { (SIMULATED, SIMULATED_RATE) } else { (SERVICE, RATE) };
+    let (service, usual_rate) = if args.simulated {
+        (SIMULATED, SIMULATED_RATE)
+    } else {
+        (SERVICE, RATE)
+    };
     let name = format!("{NAMESPACE}/{service}");
-    let mut words = vec!["./demo load --".to_owned(), format!("--url={gateway}"), format!("--model={name}"), format!("--watch-service={name}")];
+    let mut words = vec![
+        "./demo load --".to_owned(),
+        format!("--url={gateway}"),
+        format!("--model={name}"),
+        format!("--watch-service={name}"),
+    ];
     words.extend(kubeconfig);
     words.push(format!("--duration={}", args.duration));
     words.push(match &args.trace {
@@ -64,6 +76,8 @@ fn generator_words(args: &LoadArgs, gateway: &str, kubeconfig: Vec<String>) -> V
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[derive(Parser)]
@@ -74,20 +88,33 @@ mod tests {
 
     fn words(given: &[&str]) -> Vec<String> {
         let args = Cli::parse_from([&["load"], given].concat()).load;
-        generator_words(&args, "http://198.19.0.9:80", vec!["--kubeconfig=/k".to_owned()])
+        generator_words(
+            &args,
+            "http://198.19.0.9:80",
+            vec!["--kubeconfig=/k".to_owned()],
+        )
     }
 
     #[test]
     fn every_way_to_load_is_one_the_generator_takes() {
-        for given in [&[][..], &["--simulated"], &["--rate", "5"], &["--trace", "t.csv", "--", "--speedup", "10"]] {
-            LoadgenArgs::try_parse_from(words(given)).unwrap_or_else(|error| panic!("{given:?}: {error}"));
+        for given in [
+            &[][..],
+            &["--simulated"],
+            &["--rate", "5"],
+            &["--trace", "t.csv", "--", "--speedup", "10"],
+        ] {
+            LoadgenArgs::try_parse_from(words(given))
+                .unwrap_or_else(|error| panic!("{given:?}: {error}"));
         }
     }
 
     #[test]
     fn the_sample_that_is_loaded_is_the_one_that_is_watched() {
         let simulated = words(&["--simulated"]);
-        assert!(simulated.contains(&"--model=default/simulated".to_owned()) && simulated.contains(&"--watch-service=default/simulated".to_owned()));
+        assert!(
+            simulated.contains(&"--model=default/simulated".to_owned())
+                && simulated.contains(&"--watch-service=default/simulated".to_owned())
+        );
         assert!(words(&[]).contains(&"--model=default/smollm2".to_owned()));
     }
 }

@@ -50,7 +50,11 @@ enum Action {
 /// Runs one action.
 pub fn run(args: DemoArgs) -> Result<()> {
     let (registry, tag) = (args.registry, args.tag);
-    let place = Place::new(args.context.map(|context| Named { context, registry, tag }))?;
+    let place = Place::new(args.context.map(|context| Named {
+        context,
+        registry,
+        tag,
+    }))?;
     match args.action.unwrap_or(Action::Up) {
         Action::Up => up::up(&place),
         Action::Load(load) => load::load(&place, &load),

@@ -16,8 +16,21 @@ pub struct Style {
 impl Style {
     /// Colours only on a terminal, and not where `NO_COLOR` is set.
     pub fn of_stdout() -> Self {
-        let colourful = stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        if colourful { Self { bold: "\x1b[1m", dim: "\x1b[2m", plain: "\x1b[0m" } } else { Self { bold: "", dim: "", plain: "" } }
+        let colourful = stdout().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        if colourful {
+            Self {
+                bold: "\x1b[1m",
+                dim: "\x1b[2m",
+                plain: "\x1b[0m",
+            }
+        } else {
+            Self {
+                bold: "",
+                dim: "",
+                plain: "",
+            }
+        }
     }
 }
 
@@ -31,9 +44,18 @@ pub struct Phases {
 impl Phases {
     /// The clock starts where the shell script did, whose build is the first phase, when it says so in `PAGODA_STARTED`.
     pub fn start() -> Self {
-        let before = std::env::var("PAGODA_STARTED").ok().and_then(|text| seconds_since(&text)).unwrap_or_default();
-        let began = Instant::now().checked_sub(before).unwrap_or_else(Instant::now);
-        let mut phases = Self { began, style: Style::of_stdout(), done: Vec::new() };
+        let before = std::env::var("PAGODA_STARTED")
+            .ok()
+            .and_then(|text| seconds_since(&text))
+            .unwrap_or_default();
+        let began = Instant::now()
+            .checked_sub(before)
+            .unwrap_or_else(Instant::now);
+        let mut phases = Self {
+            began,
+            style: Style::of_stdout(),
+            done: Vec::new(),
+        };
         if !before.is_zero() {
             phases.done.push(("build".to_owned(), before));
         }
@@ -46,15 +68,27 @@ impl Phases {
         let began = Instant::now();
         let value = work().with_context(|| format!("the step '{name}' failed"))?;
         let took = began.elapsed();
-        println!("{}    {name}: {:.1} s{}", self.style.dim, took.as_secs_f64(), self.style.plain);
+        println!(
+            "{}    {name}: {:.1} s{}",
+            self.style.dim,
+            took.as_secs_f64(),
+            self.style.plain
+        );
         self.done.push((name.to_owned(), took));
         Ok(value)
     }
 
     /// All phases and their sum, one line each.
     pub fn summary(&self) -> String {
-        let mut lines: Vec<String> = self.done.iter().map(|(name, took)| format!("{:>8.1} s  {name}", took.as_secs_f64())).collect();
-        lines.push(format!("{:>8.1} s  in all", self.began.elapsed().as_secs_f64()));
+        let mut lines: Vec<String> = self
+            .done
+            .iter()
+            .map(|(name, took)| format!("{:>8.1} s  {name}", took.as_secs_f64()))
+            .collect();
+        lines.push(format!(
+            "{:>8.1} s  in all",
+            self.began.elapsed().as_secs_f64()
+        ));
         lines.join("\n")
     }
 }
@@ -80,7 +114,11 @@ mod tests {
 
     #[test]
     fn a_failed_phase_is_named() {
-        let failed = Phases::start().run::<()>("images", || anyhow::bail!("no space")).unwrap_err();
-        assert!(format!("{failed:#}").contains("images") && format!("{failed:#}").contains("no space"));
+        let failed = Phases::start()
+            .run::<()>("images", || anyhow::bail!("no space"))
+            .unwrap_err();
+        assert!(
+            format!("{failed:#}").contains("images") && format!("{failed:#}").contains("no space")
+        );
     }
 }

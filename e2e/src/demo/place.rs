@@ -55,9 +55,15 @@ pub struct Named {
 impl Named {
     fn images(&self) -> Result<ImagesOf> {
         if let Some(registry) = &self.registry {
-            return Ok(ImagesOf::Registry { registry: registry.trim_end_matches('/').to_owned(), tag: self.tag.clone() });
+            return Ok(ImagesOf::Registry {
+                registry: registry.trim_end_matches('/').to_owned(),
+                tag: self.tag.clone(),
+            });
         }
-        let kind = self.context.strip_prefix("kind-").filter(|_| find_program("kind").is_some());
+        let kind = self
+            .context
+            .strip_prefix("kind-")
+            .filter(|_| find_program("kind").is_some());
         let cluster = kind.context(
             "a cluster of your own must be able to pull the images: write them with `pagoda-e2e images archive FOLDER`, push them \
              to a registry that its nodes reach, and name it with --registry (and --tag); a `kind` cluster needs no registry",
@@ -72,11 +78,22 @@ impl Place {
         let cache = Cache::from_env()?;
         let Some(named) = named else {
             let cluster = Cluster::local()?;
-            return Ok(Self { kubectl: cluster.kubectl(), cache, kind: Kind::Local(cluster) });
+            return Ok(Self {
+                kubectl: cluster.kubectl(),
+                cache,
+                kind: Kind::Local(cluster),
+            });
         };
         let images = named.images()?;
         let kubectl = Kubectl::with_context(&named.context);
-        Ok(Self { kubectl, cache, kind: Kind::Named { context: named.context, images } })
+        Ok(Self {
+            kubectl,
+            cache,
+            kind: Kind::Named {
+                context: named.context,
+                images,
+            },
+        })
     }
 
     pub fn kubectl(&self) -> &Kubectl {
@@ -87,7 +104,11 @@ impl Place {
     pub fn cluster_up(&self) -> Result<()> {
         match &self.kind {
             Kind::Local(cluster) => cluster.up(&Progress::start()),
-            Kind::Named { context, .. } => self.kubectl.run(&["version"]).map(drop).with_context(|| format!("the cluster of context {context} does not answer")),
+            Kind::Named { context, .. } => self
+                .kubectl
+                .run(&["version"])
+                .map(drop)
+                .with_context(|| format!("the cluster of context {context} does not answer")),
         }
     }
 
@@ -97,29 +118,51 @@ impl Place {
             Kind::Local(cluster) => {
                 let progress = Progress::start();
                 let images = images::load_product(cluster, Path::new(WORKSPACE), &progress)?;
-                images::load_model(cluster, &self.model_file()?, &ImageName::new(MODEL_IMAGE, MODEL_TAG), &progress)?;
+                images::load_model(
+                    cluster,
+                    &self.model_file()?,
+                    &ImageName::new(MODEL_IMAGE, MODEL_TAG),
+                    &progress,
+                )?;
                 Ok(images)
             }
-            Kind::Named { images: ImagesOf::Registry { registry, tag }, .. } => Ok(pullable_images(registry, tag)),
-            Kind::Named { images: ImagesOf::KindNodes(cluster), .. } => self.load_into_kind(cluster),
+            Kind::Named {
+                images: ImagesOf::Registry { registry, tag },
+                ..
+            } => Ok(pullable_images(registry, tag)),
+            Kind::Named {
+                images: ImagesOf::KindNodes(cluster),
+                ..
+            } => self.load_into_kind(cluster),
         }
     }
 
     fn load_into_kind(&self, cluster: &str) -> Result<LoadedImages> {
         let folder = self.cache.images();
-        std::fs::create_dir_all(&folder).with_context(|| format!("failed to make {}", folder.display()))?;
-        let mut archives = images::write_product(Path::new(WORKSPACE), &folder, KIND_TAG, &Progress::start())?;
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("failed to make {}", folder.display()))?;
+        let mut archives =
+            images::write_product(Path::new(WORKSPACE), &folder, KIND_TAG, &Progress::start())?;
         let model = folder.join("model.tar");
-        Archive::of_data(self.model_file()?, "/model.gguf").archive(&ImageName::new(MODEL_IMAGE, MODEL_TAG), &model)?;
+        Archive::of_data(self.model_file()?, "/model.gguf")
+            .archive(&ImageName::new(MODEL_IMAGE, MODEL_TAG), &model)?;
         archives.push(model);
         for archive in archives {
-            run(Command::new("kind").args(["load", "image-archive", "--name", cluster]).arg(archive))?;
+            run(Command::new("kind")
+                .args(["load", "image-archive", "--name", cluster])
+                .arg(archive))?;
         }
         Ok(pullable_images("docker.io/pagoda", KIND_TAG))
     }
 
     pub fn install_charts(&self, images: &LoadedImages) -> Result<()> {
-        charts::install(&self.target()?, &PathBuf::from(WORKSPACE).join("charts"), images, &[], &Progress::start())
+        charts::install(
+            &self.target()?,
+            &PathBuf::from(WORKSPACE).join("charts"),
+            images,
+            &[],
+            &Progress::start(),
+        )
     }
 
     fn target(&self) -> Result<Target> {
@@ -132,18 +175,24 @@ impl Place {
     /// The sample as this place can run it: the model's image comes from the user's registry where there is one.
     pub fn localised(&self, sample: &str) -> String {
         match &self.kind {
-            Kind::Local(_) => sample.to_owned(),
-            Kind::Named { images: ImagesOf::KindNodes(_), .. } => sample.to_owned(),
-            Kind::Named { images: ImagesOf::Registry { registry, .. }, .. } => {
-                sample.replace("image://pagoda/", &format!("image://{registry}/"))
-            }
+            Kind::Local(_)
+            | Kind::Named {
+                images: ImagesOf::KindNodes(_),
+                ..
+            } => sample.to_owned(),
+            Kind::Named {
+                images: ImagesOf::Registry { registry, .. },
+                ..
+            } => sample.replace("image://pagoda/", &format!("image://{registry}/")),
         }
     }
 
     fn model_file(&self) -> Result<PathBuf> {
         let file = self.cache.root().join("models").join(MODEL_FILE);
         if !file.exists() {
-            run(&mut Command::new(Path::new(WORKSPACE).join("e2e/fetch-model")))?;
+            run(&mut Command::new(
+                Path::new(WORKSPACE).join("e2e/fetch-model"),
+            ))?;
         }
         Ok(file)
     }
@@ -175,7 +224,10 @@ impl Place {
     /// How the load generator is told which cluster to watch.
     pub fn kubeconfig_words(&self) -> Vec<String> {
         match &self.kind {
-            Kind::Local(cluster) => vec![format!("--kubeconfig={}", cluster.paths().kubeconfig().display())],
+            Kind::Local(cluster) => vec![format!(
+                "--kubeconfig={}",
+                cluster.paths().kubeconfig().display()
+            )],
             Kind::Named { context, .. } => vec![format!("--context={context}")],
         }
     }
@@ -184,8 +236,14 @@ impl Place {
     pub fn demo_words(&self) -> String {
         match &self.kind {
             Kind::Local(_) => String::new(),
-            Kind::Named { context, images: ImagesOf::KindNodes(_) } => format!(" --context {context}"),
-            Kind::Named { context, images: ImagesOf::Registry { registry, tag } } => format!(" --context {context} --registry {registry} --tag {tag}"),
+            Kind::Named {
+                context,
+                images: ImagesOf::KindNodes(_),
+            } => format!(" --context {context}"),
+            Kind::Named {
+                context,
+                images: ImagesOf::Registry { registry, tag },
+            } => format!(" --context {context} --registry {registry} --tag {tag}"),
         }
     }
 
@@ -198,13 +256,23 @@ impl Place {
                 return Ok(());
             }
             for component in components {
-                let state = component.pid.map_or("not running".to_owned(), |pid| format!("pid {pid}, {} MiB", component.resident_bytes >> 20));
+                let state = component.pid.map_or("not running".to_owned(), |pid| {
+                    format!("pid {pid}, {} MiB", component.resident_bytes >> 20)
+                });
                 println!("{:<20} {state}", component.name);
             }
             println!("logs: {}", cluster.paths().logs().display());
         }
-        println!("{}", self.kubectl.run(&["get", "pods", "--namespace", SYSTEM_NAMESPACE])?);
-        println!("{}", self.kubectl.run(&["get", "isvc", "--all-namespaces", "--output", "wide"])?);
+        println!(
+            "{}",
+            self.kubectl
+                .run(&["get", "pods", "--namespace", SYSTEM_NAMESPACE])?
+        );
+        println!(
+            "{}",
+            self.kubectl
+                .run(&["get", "isvc", "--all-namespaces", "--output", "wide"])?
+        );
         Ok(())
     }
 
@@ -214,12 +282,22 @@ impl Place {
             Kind::Local(cluster) => cluster.down(&Progress::start())?,
             Kind::Named { .. } => self.uninstall()?,
         }
-        println!("nothing is left running; programs, images and models stay in {} (remove it to free the space)", self.cache.root().display());
+        println!(
+            "nothing is left running; programs, images and models stay in {} (remove it to free the space)",
+            self.cache.root().display()
+        );
         Ok(())
     }
 
     fn uninstall(&self) -> Result<()> {
-        let services = ["inferenceservice", SERVICE, SIMULATED, "--namespace", NAMESPACE, "--ignore-not-found"];
+        let services = [
+            "inferenceservice",
+            SERVICE,
+            SIMULATED,
+            "--namespace",
+            NAMESPACE,
+            "--ignore-not-found",
+        ];
         let delete: Vec<&str> = ["delete"].into_iter().chain(services).collect();
         self.kubectl.run(&delete)?;
         charts::uninstall(&self.target()?, &Progress::start())
@@ -239,21 +317,40 @@ impl Gateway {
 
     /// By the Service's own address, which the local cluster's host has a route to.
     fn at_service(kubectl: &Kubectl) -> Result<Self> {
-        Ok(Self { url: charts::gateway_url(kubectl)?, forward: None })
+        Ok(Self {
+            url: charts::gateway_url(kubectl)?,
+            forward: None,
+        })
     }
 
     /// By `kubectl port-forward` to a port of this machine that the kernel picks.
     fn forwarded(kubectl: &Kubectl) -> Result<Self> {
-        let mut command = kubectl.command(&["port-forward", "--namespace", SYSTEM_NAMESPACE, "service/pagoda-gateway", ":80"]);
-        let mut forward = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("failed to start kubectl port-forward")?;
-        let output = forward.stdout.take().context("kubectl has no standard output")?;
+        let mut command = kubectl.command(&[
+            "port-forward",
+            "--namespace",
+            SYSTEM_NAMESPACE,
+            "service/pagoda-gateway",
+            ":80",
+        ]);
+        let mut forward = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("failed to start kubectl port-forward")?;
+        let output = forward
+            .stdout
+            .take()
+            .context("kubectl has no standard output")?;
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
         let Some(address) = forwarded_address(&line) else {
             forward.kill().ok();
             bail!("kubectl port-forward said '{}'", line.trim());
         };
-        Ok(Self { url: format!("http://{address}"), forward: Some(forward) })
+        Ok(Self {
+            url: format!("http://{address}"),
+            forward: Some(forward),
+        })
     }
 }
 
@@ -278,17 +375,29 @@ mod tests {
 
     #[test]
     fn the_forwarded_address_is_read_from_kubectls_line() {
-        assert_eq!(forwarded_address("Forwarding from 127.0.0.1:40123 -> 8080\n"), Some("127.0.0.1:40123"));
+        assert_eq!(
+            forwarded_address("Forwarding from 127.0.0.1:40123 -> 8080\n"),
+            Some("127.0.0.1:40123")
+        );
         assert_eq!(forwarded_address("error: no pods"), None);
     }
 
     #[test]
     fn a_cluster_of_the_users_is_refused_without_a_registry_and_pulls_the_model_from_it() {
-        let named = |registry: Option<&str>| Named { context: "mine".to_owned(), registry: registry.map(str::to_owned), tag: "1".to_owned() };
+        let named = |registry: Option<&str>| Named {
+            context: "mine".to_owned(),
+            registry: registry.map(str::to_owned),
+            tag: "1".to_owned(),
+        };
         assert!(Place::new(Some(named(None))).is_err());
         let place = Place::new(Some(named(Some("registry.example/team/")))).unwrap();
         let sample = place.localised(include_str!("../../samples/smollm2.yaml"));
-        assert!(sample.contains("uri: image://registry.example/team/smollm2-135m-instruct:q4_1//model.gguf"), "{sample}");
+        assert!(
+            sample.contains(
+                "uri: image://registry.example/team/smollm2-135m-instruct:q4_1//model.gguf"
+            ),
+            "{sample}"
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{NAMESPACE, SERVICE};
 const SAMPLE: &str = include_str!("../../samples/smollm2.yaml");
 const QUESTION: &str = "What is the capital of France, and what is it known for?";
 /// A pod starts in seconds; only a cluster that has to pull our images over a slow line needs more.
-const READY_LIMIT: Duration = Duration::from_secs(300);
+const READY_LIMIT: Duration = Duration::from_mins(5);
 
 /// Cluster, images, charts, service, question: each shown, each timed.
 pub fn up(place: &Place) -> Result<()> {
@@ -22,9 +22,14 @@ pub fn up(place: &Place) -> Result<()> {
     let images = phases.run("images", || place.load_images())?;
     phases.run("charts", || place.install_charts(&images))?;
     let applied = Instant::now();
-    phases.run("kubectl apply -f e2e/samples/smollm2.yaml, until Ready", || apply_and_follow(place))?;
+    phases.run(
+        "kubectl apply -f e2e/samples/smollm2.yaml, until Ready",
+        || apply_and_follow(place),
+    )?;
     let gateway = place.gateway()?;
-    let answered = phases.run("a question through the gateway", || ask_and_print(gateway.url(), SERVICE, QUESTION))?;
+    let answered = phases.run("a question through the gateway", || {
+        ask_and_print(gateway.url(), SERVICE, QUESTION)
+    })?;
     let to_first_token = answered.first_token_at.duration_since(applied);
     println!("\n{}", phases.summary());
     print_measured(&answered, to_first_token);
@@ -34,21 +39,34 @@ pub fn up(place: &Place) -> Result<()> {
 
 fn apply_and_follow(place: &Place) -> Result<()> {
     let kubectl = place.kubectl();
-    kubectl.run_with_input(&["apply", "--namespace", NAMESPACE, "--filename", "-"], &place.localised(SAMPLE))?;
+    kubectl.run_with_input(
+        &["apply", "--namespace", NAMESPACE, "--filename", "-"],
+        &place.localised(SAMPLE),
+    )?;
     let applied = Instant::now();
     let mut follower = Follower::start(kubectl, NAMESPACE, SERVICE)?;
-    follower.until_ready(READY_LIMIT, |line| println!("    +{:4.1} s  {line}", applied.elapsed().as_secs_f64()))
+    follower.until_ready(READY_LIMIT, |line| {
+        println!("    +{:4.1} s  {line}", applied.elapsed().as_secs_f64());
+    })
 }
 
 fn print_measured(answered: &Answered, to_first_token: Duration) {
-    println!("\nkubectl apply to the first streamed token: {:.1} s", to_first_token.as_secs_f64());
-    println!("time to first token of this answer: {:.0} ms", answered.first_token.as_secs_f64() * 1000.0);
+    println!(
+        "\nkubectl apply to the first streamed token: {:.1} s",
+        to_first_token.as_secs_f64()
+    );
+    println!(
+        "time to first token of this answer: {:.0} ms",
+        answered.first_token.as_secs_f64() * 1000.0
+    );
 }
 
 fn print_what_next(place: &Place, gateway: &str) {
     println!("\nAsk it yourself:");
     println!("  curl -N {gateway}/v1/chat/completions -H 'Content-Type: application/json' \\");
-    println!("    -d '{{\"model\": \"{SERVICE}\", \"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}}]}}'");
+    println!(
+        "    -d '{{\"model\": \"{SERVICE}\", \"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}}]}}'"
+    );
     println!("\nWatch it scale, in two terminals:");
     for line in place.shell_setup().lines() {
         println!("  {line}");

@@ -24,11 +24,27 @@ impl Follower {
     pub fn start(kubectl: &Kubectl, namespace: &str, service: &str) -> Result<Self> {
         let selector = format!("--selector=serving.pagoda.dev/service={service}");
         let (sender, updates) = channel();
-        let mut follower = Self { updates, watchers: Vec::new(), shown: BTreeMap::new() };
+        let mut follower = Self {
+            updates,
+            watchers: Vec::new(),
+            shown: BTreeMap::new(),
+        };
         for what in [&["inferenceservice", service][..], &["pods", &selector]] {
-            let arguments = [&["get", "--namespace", namespace, "--watch", "--output=json"][..], what].concat();
-            let mut watcher = kubectl.command(&arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-            let output = watcher.stdout.take().context("kubectl has no standard output")?;
+            let arguments = [
+                &["get", "--namespace", namespace, "--watch", "--output=json"][..],
+                what,
+            ]
+            .concat();
+            let mut watcher = kubectl
+                .command(&arguments)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()?;
+            let output = watcher
+                .stdout
+                .take()
+                .context("kubectl has no standard output")?;
             follower.watchers.push(watcher);
             let sender = sender.clone();
             thread::spawn(move || forward(BufReader::new(output), &sender));
@@ -43,7 +59,11 @@ impl Follower {
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
             let Ok(object) = self.updates.recv_timeout(rest) else {
-                bail!("not ready after {} s; last seen: {:#?}", limit.as_secs(), self.shown);
+                bail!(
+                    "not ready after {} s; last seen: {:#?}",
+                    limit.as_secs(),
+                    self.shown
+                );
             };
             for (subject, state) in states(&object) {
                 if self.shown.get(&subject) != Some(&state) {
@@ -73,7 +93,10 @@ impl Drop for Follower {
 
 /// `kubectl --watch --output=json` writes one JSON object after another.
 fn forward(output: impl std::io::Read, sender: &Sender<Value>) {
-    for object in Deserializer::from_reader(output).into_iter::<Value>().map_while(Result::ok) {
+    for object in Deserializer::from_reader(output)
+        .into_iter::<Value>()
+        .map_while(Result::ok)
+    {
         if sender.send(object).is_err() {
             return;
         }
@@ -84,7 +107,10 @@ fn forward(output: impl std::io::Read, sender: &Sender<Value>) {
 fn states(object: &Value) -> Vec<(String, String)> {
     match object["kind"].as_str() {
         Some("InferenceService") => conditions(object),
-        Some("Pod") => vec![(format!("pod {}", text(&object["metadata"]["name"])), pod_state(object))],
+        Some("Pod") => vec![(
+            format!("pod {}", text(&object["metadata"]["name"])),
+            pod_state(object),
+        )],
         _ => Vec::new(),
     }
 }
@@ -92,8 +118,16 @@ fn states(object: &Value) -> Vec<(String, String)> {
 fn conditions(service: &Value) -> Vec<(String, String)> {
     let list = service["status"]["conditions"].as_array();
     let line = |condition: &Value| {
-        let words = [&condition["status"], &condition["reason"], &condition["message"]].map(text);
-        (text(&condition["type"]).to_owned(), words.join("  ").trim_end().to_owned())
+        let words = [
+            &condition["status"],
+            &condition["reason"],
+            &condition["message"],
+        ]
+        .map(text);
+        (
+            text(&condition["type"]).to_owned(),
+            words.join("  ").trim_end().to_owned(),
+        )
     };
     list.into_iter().flatten().map(line).collect()
 }
@@ -104,10 +138,16 @@ fn pod_state(pod: &Value) -> String {
         return "Terminating".to_owned();
     }
     let status = &pod["status"];
-    if conditions(pod).iter().any(|(kind, state)| kind == "Ready" && state.starts_with("True")) {
+    if conditions(pod)
+        .iter()
+        .any(|(kind, state)| kind == "Ready" && state.starts_with("True"))
+    {
         return "Ready".to_owned();
     }
-    let containers = ["initContainerStatuses", "containerStatuses"].into_iter().filter_map(|list| status[list].as_array()).flatten();
+    let containers = ["initContainerStatuses", "containerStatuses"]
+        .into_iter()
+        .filter_map(|list| status[list].as_array())
+        .flatten();
     for container in containers {
         let name = text(&container["name"]);
         let state = &container["state"];
@@ -117,7 +157,10 @@ fn pod_state(pod: &Value) -> String {
         if let Some(reason) = state["waiting"]["reason"].as_str() {
             return format!("{name} waits: {reason}");
         }
-        if state["terminated"]["exitCode"].as_i64().is_some_and(|code| code != 0) {
+        if state["terminated"]["exitCode"]
+            .as_i64()
+            .is_some_and(|code| code != 0)
+        {
             return format!("{name} failed: {}", text(&state["terminated"]["message"]));
         }
     }
@@ -127,12 +170,18 @@ fn pod_state(pod: &Value) -> String {
 fn is_ready(object: &Value) -> bool {
     object["kind"] == "InferenceService"
         && object["status"]["observedGeneration"] == object["metadata"]["generation"]
-        && conditions(object).iter().any(|(kind, state)| kind == "Ready" && state.starts_with("True"))
+        && conditions(object)
+            .iter()
+            .any(|(kind, state)| kind == "Ready" && state.starts_with("True"))
 }
 
 fn stalled(object: &Value) -> Option<String> {
-    let found = conditions(object).into_iter().find(|(kind, state)| kind == "Stalled" && state.starts_with("True"));
-    found.filter(|_| object["kind"] == "InferenceService").map(|(_, state)| state)
+    let found = conditions(object)
+        .into_iter()
+        .find(|(kind, state)| kind == "Stalled" && state.starts_with("True"));
+    found
+        .filter(|_| object["kind"] == "InferenceService")
+        .map(|(_, state)| state)
 }
 
 fn text(value: &Value) -> &str {
@@ -163,7 +212,13 @@ mod tests {
     fn a_pod_that_waits_says_for_what() {
         let pod = json!({"kind": "Pod", "metadata": {"name": "p"}, "status": {"phase": "Pending", "initContainerStatuses": [
             {"name": "model", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}});
-        assert_eq!(states(&pod), [("pod p".to_owned(), "model waits: ImagePullBackOff".to_owned())]);
+        assert_eq!(
+            states(&pod),
+            [(
+                "pod p".to_owned(),
+                "model waits: ImagePullBackOff".to_owned()
+            )]
+        );
     }
 
     #[test]
@@ -179,6 +234,12 @@ mod tests {
         let (sender, updates) = channel();
         forward("{\"a\": 1}\n{\n  \"a\": 2\n}\n".as_bytes(), &sender);
         drop(sender);
-        assert_eq!(updates.iter().map(|object| object["a"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
+        assert_eq!(
+            updates
+                .iter()
+                .map(|object| object["a"].as_u64())
+                .collect::<Vec<_>>(),
+            [Some(1), Some(2)]
+        );
     }
 }

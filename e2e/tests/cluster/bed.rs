@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::future::Future;
-use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -15,16 +14,16 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use kube::core::GroupVersionKind;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::GroupVersionKind;
 use kube::{Api, Client, Config, Resource};
-use pagoda_e2e::cluster::{Cluster, HOST_ADDRESS};
+use pagoda_e2e::cluster::Cluster;
 use pagoda_e2e::openai::{Chat, OpenAi, Reply};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 /// How long a test waits for what takes seconds, before it gives up.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Identity of one object, and of one version of it.
 pub type Versions = BTreeMap<String, (String, String)>;
@@ -45,9 +44,14 @@ where
 {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let bed = Arc::new(Bed::new(name).await.expect("./test e2e brings the cluster up first"));
+        let bed = Arc::new(
+            Bed::new(name)
+                .await
+                .expect("./test e2e brings the cluster up first"),
+        );
         let outcome = AssertUnwindSafe(test(bed.clone())).catch_unwind().await;
-        let outcome = outcome.unwrap_or_else(|_| Err(anyhow!("the test panicked; its message stands above")));
+        let outcome =
+            outcome.unwrap_or_else(|_| Err(anyhow!("the test panicked; its message stands above")));
         if outcome.is_err() {
             eprintln!("{}", bed.autopsy().await);
         }
@@ -64,25 +68,36 @@ impl Bed {
         let gateway = OpenAi::new(&cluster.gateway_url()?)?;
         // Only ever the cluster that is ours: neither KUBECONFIG nor the user's current context is looked at.
         let kubeconfig = Kubeconfig::read_from(cluster.paths().kubeconfig())?;
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        let config =
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
-        let bed = Self { client, gateway, namespace: format!("t-{name}-{}", std::process::id()), cluster };
+        let bed = Self {
+            client,
+            gateway,
+            namespace: format!("t-{name}-{}", std::process::id()),
+            cluster,
+        };
         let namespaces: Api<Namespace> = Api::all(bed.client.clone());
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": bed.namespace}});
-        namespaces.patch(&bed.namespace, &PatchParams::apply("e2e"), &Patch::Apply(&namespace)).await?;
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": bed.namespace}});
+        namespaces
+            .patch(
+                &bed.namespace,
+                &PatchParams::apply("e2e"),
+                &Patch::Apply(&namespace),
+            )
+            .await?;
         Ok(bed)
     }
 
     async fn delete_namespace(&self) {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        if let Err(error) = namespaces.delete(&self.namespace, &DeleteParams::default()).await {
+        if let Err(error) = namespaces
+            .delete(&self.namespace, &DeleteParams::default())
+            .await
+        {
             eprintln!("failed to delete namespace {}: {error}", self.namespace);
         }
-    }
-
-    /// This machine, as pods reach it.
-    pub fn host_address(&self) -> IpAddr {
-        IpAddr::V4(HOST_ADDRESS)
     }
 
     /// The service's name as a request's `model`, unique on the cluster.
@@ -92,13 +107,25 @@ impl Bed {
 
     /// A chat with `service` that takes exactly so many tokens.
     pub fn chat(&self, service: &str, max_tokens: u32) -> Chat {
-        Chat { model: self.model(service), prompt: "Count to ten.".to_owned(), max_tokens, ignore_eos: true }
+        Chat {
+            model: self.model(service),
+            prompt: "Count to ten.".to_owned(),
+            max_tokens,
+            ignore_eos: true,
+        }
     }
 
     /// Asks `service` once, streaming, and wants a whole answer.
     pub async fn answers(&self, service: &str) -> Result<Reply> {
-        let reply = tokio::time::timeout(PATIENCE, self.gateway.stream(&self.chat(service, 8), |_| ())).await??;
-        ensure!(reply.is_whole(), "no whole answer from {service}: {reply:?}");
+        let reply = tokio::time::timeout(
+            PATIENCE,
+            self.gateway.stream(&self.chat(service, 8), |_| ()),
+        )
+        .await??;
+        ensure!(
+            reply.is_whole(),
+            "no whole answer from {service}: {reply:?}"
+        );
         Ok(reply)
     }
 
@@ -117,18 +144,34 @@ impl Bed {
 
     /// Server-side apply of an InferenceService, as a GitOps tool does it.
     pub async fn apply(&self, manifest: &Value) -> Result<DynamicObject> {
-        let name = manifest["metadata"]["name"].as_str().context("the manifest has no name")?;
+        let name = manifest["metadata"]["name"]
+            .as_str()
+            .context("the manifest has no name")?;
         let params = PatchParams::apply("e2e").force();
-        self.services().patch(name, &params, &Patch::Apply(manifest)).await.with_context(|| format!("failed to apply {name}"))
+        self.services()
+            .patch(name, &params, &Patch::Apply(manifest))
+            .await
+            .with_context(|| format!("failed to apply {name}"))
     }
 
     /// Server-side apply of any built-in object of this namespace.
     pub async fn apply_object<K>(&self, manifest: &Value) -> Result<()>
     where
-        K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+        K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug,
     {
-        let name = manifest["metadata"]["name"].as_str().context("the manifest has no name")?;
-        self.api::<K>().patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(manifest)).await?;
+        let name = manifest["metadata"]["name"]
+            .as_str()
+            .context("the manifest has no name")?;
+        self.api::<K>()
+            .patch(
+                name,
+                &PatchParams::apply("e2e").force(),
+                &Patch::Apply(manifest),
+            )
+            .await?;
         Ok(())
     }
 
@@ -142,8 +185,13 @@ impl Bed {
         eventually(&format!("{name} is Ready"), PATIENCE, async || {
             let service = self.service(name).await?;
             let ready = condition(&service, "Ready").unwrap_or_default();
-            let current = service["status"]["observedGeneration"] == service["metadata"]["generation"];
-            ensure!(current && ready["status"] == "True", "conditions are {}", service["status"]["conditions"]);
+            let current =
+                service["status"]["observedGeneration"] == service["metadata"]["generation"];
+            ensure!(
+                current && ready["status"] == "True",
+                "conditions are {}",
+                service["status"]["conditions"]
+            );
             Ok(())
         })
         .await
@@ -151,12 +199,20 @@ impl Bed {
 
     /// Waits until the condition of `kind` is false with this reason; its message.
     pub async fn fails_with(&self, name: &str, kind: &str, reason: &str) -> Result<String> {
-        eventually(&format!("{name} says {kind}=False {reason}"), PATIENCE, async || {
-            let service = self.service(name).await?;
-            let found = condition(&service, kind).unwrap_or_default();
-            ensure!(found["status"] == "False" && found["reason"] == reason, "conditions are {}", service["status"]["conditions"]);
-            Ok(found["message"].as_str().unwrap_or_default().to_owned())
-        })
+        eventually(
+            &format!("{name} says {kind}=False {reason}"),
+            PATIENCE,
+            async || {
+                let service = self.service(name).await?;
+                let found = condition(&service, kind).unwrap_or_default();
+                ensure!(
+                    found["status"] == "False" && found["reason"] == reason,
+                    "conditions are {}",
+                    service["status"]["conditions"]
+                );
+                Ok(found["message"].as_str().unwrap_or_default().to_owned())
+            },
+        )
         .await
     }
 
@@ -167,32 +223,57 @@ impl Bed {
 
     /// Waits until exactly `count` pods exist, all of them ready and none of them going.
     pub async fn ready_pods(&self, service: &str, count: usize) -> Result<Vec<Pod>> {
-        eventually(&format!("{service} has {count} ready pods and no other"), PATIENCE, async || {
-            let pods = self.pods(service).await?;
-            let ready = pods.iter().filter(|pod| is_ready(pod)).count();
-            ensure!(pods.len() == count && ready == count, "{} pods, {ready} of them ready", pods.len());
-            Ok(pods)
-        })
+        eventually(
+            &format!("{service} has {count} ready pods and no other"),
+            PATIENCE,
+            async || {
+                let pods = self.pods(service).await?;
+                let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+                ensure!(
+                    pods.len() == count && ready == count,
+                    "{} pods, {ready} of them ready",
+                    pods.len()
+                );
+                Ok(pods)
+            },
+        )
         .await
     }
 
     /// One sample of a pod's own metrics, read through the API server; `None` when the pod has no such series.
     pub async fn pod_metric(&self, pod: &str, metric: &str) -> Result<Option<f64>> {
-        let path = format!("/api/v1/namespaces/{}/pods/{pod}:8000/proxy/metrics", self.namespace);
-        let text = self.client.request_text(http::Request::get(path).body(Vec::new())?).await?;
-        let sample = text.lines().find(|line| line.split(['{', ' ']).next() == Some(metric));
-        Ok(sample.and_then(|line| line.rsplit(' ').next()).and_then(|value| value.parse().ok()))
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/{pod}:8000/proxy/metrics",
+            self.namespace
+        );
+        let text = self
+            .client
+            .request_text(http::Request::get(path).body(Vec::new())?)
+            .await?;
+        let sample = text
+            .lines()
+            .find(|line| line.split(['{', ' ']).next() == Some(metric));
+        Ok(sample
+            .and_then(|line| line.rsplit(' ').next())
+            .and_then(|value| value.parse().ok()))
     }
 
     /// Kind and name of each child, with its uid and version.
     pub async fn children(&self, service: &str) -> Result<Versions> {
         let mut found = Versions::new();
         for kind in child_kinds() {
-            let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
             for object in api.list(&of_service(service)).await? {
                 let meta = object.metadata;
-                let version = (meta.uid.unwrap_or_default(), meta.resource_version.unwrap_or_default());
-                found.insert(format!("{}/{}", kind.kind, meta.name.unwrap_or_default()), version);
+                let version = (
+                    meta.uid.unwrap_or_default(),
+                    meta.resource_version.unwrap_or_default(),
+                );
+                found.insert(
+                    format!("{}/{}", kind.kind, meta.name.unwrap_or_default()),
+                    version,
+                );
             }
         }
         Ok(found)
@@ -200,13 +281,17 @@ impl Bed {
 
     /// Waits until the children are there and two looks a second apart find the same versions.
     pub async fn settled_children(&self, service: &str) -> Result<Versions> {
-        eventually(&format!("the children of {service} come to rest"), PATIENCE, async || {
-            let first = self.children(service).await?;
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            ensure!(first.len() == child_kinds().len(), "children are {first:?}");
-            ensure!(first == self.children(service).await?, "they still change");
-            Ok(first)
-        })
+        eventually(
+            &format!("the children of {service} come to rest"),
+            PATIENCE,
+            async || {
+                let first = self.children(service).await?;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                ensure!(first.len() == child_kinds().len(), "children are {first:?}");
+                ensure!(first == self.children(service).await?, "they still change");
+                Ok(first)
+            },
+        )
         .await
     }
 
@@ -214,7 +299,12 @@ impl Bed {
     pub async fn kubectl(&self, arguments: &[&str], input: Option<&str>) -> Result<(bool, String)> {
         let program = self.cluster.paths().program("kubectl");
         let mut child = tokio::process::Command::new(&program)
-            .args(["--kubeconfig", &self.cluster.paths().kubeconfig().to_string_lossy(), "--namespace", &self.namespace])
+            .args([
+                "--kubeconfig",
+                &self.cluster.paths().kubeconfig().to_string_lossy(),
+                "--namespace",
+                &self.namespace,
+            ])
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -222,12 +312,20 @@ impl Bed {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("failed to start {}", program.display()))?;
-        let mut stdin = child.stdin.take().context("kubectl has no standard input")?;
-        stdin.write_all(input.unwrap_or_default().as_bytes()).await?;
+        let mut stdin = child
+            .stdin
+            .take()
+            .context("kubectl has no standard input")?;
+        stdin
+            .write_all(input.unwrap_or_default().as_bytes())
+            .await?;
         drop(stdin);
         let output = child.wait_with_output().await?;
         let text = [output.stdout, output.stderr].concat();
-        Ok((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
+        Ok((
+            output.status.success(),
+            String::from_utf8_lossy(&text).into_owned(),
+        ))
     }
 
     /// As [`Self::kubectl`], and it must succeed.
@@ -239,15 +337,37 @@ impl Bed {
 
     /// What a person would look at first.
     async fn autopsy(&self) -> String {
-        let mut report = format!("---- what the cluster knows about {} ----\n", self.namespace);
+        let mut report = format!(
+            "---- what the cluster knows about {} ----\n",
+            self.namespace
+        );
         let looks: [&[&str]; 7] = [
             &["get", "isvc", "--output", "yaml"],
             &["get", "deployments,pods,endpointslices", "--output", "wide"],
             &["describe", "pods"],
             &["get", "events", "--sort-by=.lastTimestamp"],
-            &["logs", "--selector", "app.kubernetes.io/name=pagoda-engine", "--all-containers", "--prefix", "--tail=30"],
-            &["logs", "deployment/pagoda-operator", "--namespace", "pagoda-system", "--tail=40"],
-            &["logs", "deployment/pagoda-gateway", "--namespace", "pagoda-system", "--tail=40"],
+            &[
+                "logs",
+                "--selector",
+                "app.kubernetes.io/name=pagoda-engine",
+                "--all-containers",
+                "--prefix",
+                "--tail=30",
+            ],
+            &[
+                "logs",
+                "deployment/pagoda-operator",
+                "--namespace",
+                "pagoda-system",
+                "--tail=40",
+            ],
+            &[
+                "logs",
+                "deployment/pagoda-gateway",
+                "--namespace",
+                "pagoda-system",
+                "--tail=40",
+            ],
         ];
         for look in looks {
             let output = match self.kubectl(look, None).await {
@@ -285,13 +405,23 @@ pub fn of_service(service: &str) -> ListParams {
 /// The condition of this type.
 pub fn condition(service: &Value, kind: &str) -> Option<Value> {
     let conditions = service["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == kind).cloned()
+    conditions
+        .iter()
+        .find(|condition| condition["type"] == kind)
+        .cloned()
 }
 
 /// True for a pod that is ready and not being deleted.
 pub fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    pod.metadata.deletion_timestamp.is_none() && conditions.iter().any(|found| found.type_ == "Ready" && found.status == "True")
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
+    pod.metadata.deletion_timestamp.is_none()
+        && conditions
+            .iter()
+            .any(|found| found.type_ == "Ready" && found.status == "True")
 }
 
 /// The pod's name.
@@ -306,12 +436,20 @@ pub fn pod_uid(pod: &Pod) -> String {
 
 /// Restarts of all of the pod's containers.
 pub fn restarts(pod: &Pod) -> i32 {
-    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref()).unwrap_or_default();
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_deref())
+        .unwrap_or_default();
     statuses.iter().map(|status| status.restart_count).sum()
 }
 
 /// Probes until it succeeds; after `limit`, fails with what was waited for and the last probe's reason.
-pub async fn eventually<T>(what: &str, limit: Duration, mut probe: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+pub async fn eventually<T>(
+    what: &str,
+    limit: Duration,
+    mut probe: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
     let began = Instant::now();
     loop {
         let reason = match probe().await {
@@ -319,7 +457,10 @@ pub async fn eventually<T>(what: &str, limit: Duration, mut probe: impl AsyncFnM
             Err(reason) => reason,
         };
         if began.elapsed() > limit {
-            bail!("waited {} s in vain until {what}: {reason:#}", limit.as_secs());
+            bail!(
+                "waited {} s in vain until {what}: {reason:#}",
+                limit.as_secs()
+            );
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -25,25 +25,46 @@ fn a_killed_engine_ends_only_its_own_streams_each_with_an_error_event() {
         two_pods(&bed, "mortal").await?;
         let streams = open_streams(&bed, "mortal").await?;
         let (victim, its_streams) = busiest_pod(&bed, "mortal").await?;
-        ensure!(its_streams < STREAMS, "one pod has every stream: nothing could be told apart");
+        ensure!(
+            its_streams < STREAMS,
+            "one pod has every stream: nothing could be told apart"
+        );
 
         kill_nine(&pod_uid(&victim), "pagoda-engine")?;
         for _ in 0..10 {
             // The dead pod may still be listed as ready: the gateway must go elsewhere by itself.
             bed.answers("mortal").await?;
         }
-        let replies = streams.join_all().await.into_iter().collect::<Result<Vec<Reply>>>()?;
+        let replies = streams
+            .join_all()
+            .await
+            .into_iter()
+            .collect::<Result<Vec<Reply>>>()?;
         let cut: Vec<&Reply> = replies.iter().filter(|reply| !reply.is_whole()).collect();
-        ensure!(cut.len() == its_streams, "the killed pod had {its_streams} streams, and {} ended badly: {cut:?}", cut.len());
-        ensure!(cut.iter().all(|reply| reply.error.is_some() && !reply.text.is_empty()), "a stream was cut without an error event: {cut:?}");
+        ensure!(
+            cut.len() == its_streams,
+            "the killed pod had {its_streams} streams, and {} ended badly: {cut:?}",
+            cut.len()
+        );
+        ensure!(
+            cut.iter()
+                .all(|reply| reply.error.is_some() && !reply.text.is_empty()),
+            "a stream was cut without an error event: {cut:?}"
+        );
 
         let again = eventually("the killed engine is back", PATIENCE, async || {
             let pods = bed.pods("mortal").await?;
-            let same = pods.into_iter().find(|pod| pod_uid(pod) == pod_uid(&victim)).context("its pod was replaced")?;
+            let same = pods
+                .into_iter()
+                .find(|pod| pod_uid(pod) == pod_uid(&victim))
+                .context("its pod was replaced")?;
             ensure!(is_ready(&same), "it is not ready");
             Ok(same)
         });
-        ensure!(restarts(&again.await?) == 1, "the engine was restarted more than once");
+        ensure!(
+            restarts(&again.await?) == 1,
+            "the engine was restarted more than once"
+        );
         Ok(())
     });
 }
@@ -53,13 +74,25 @@ fn a_deleted_pod_drains_and_no_request_notices() {
     on_cluster("delete-pod", |bed| async move {
         let pods = two_pods(&bed, "drained").await?;
         let load = Load::start(&bed.gateway, &bed.chat("drained", 100), 8);
-        let (victim, _) = eventually("a pod has streams", PATIENCE, async || busiest_pod(&bed, "drained").await).await?;
-        bed.api::<Pod>().delete(&pod_name(&victim), &DeleteParams::default()).await?;
-        eventually("the deleted pod is gone and replaced", PATIENCE, async || {
-            let now = bed.ready_pods("drained", 2).await?;
-            ensure!(now.iter().all(|pod| pod_uid(pod) != pod_uid(&victim)), "it is still there");
-            Ok(())
+        let (victim, _) = eventually("a pod has streams", PATIENCE, async || {
+            busiest_pod(&bed, "drained").await
         })
+        .await?;
+        bed.api::<Pod>()
+            .delete(&pod_name(&victim), &DeleteParams::default())
+            .await?;
+        eventually(
+            "the deleted pod is gone and replaced",
+            PATIENCE,
+            async || {
+                let now = bed.ready_pods("drained", 2).await?;
+                ensure!(
+                    now.iter().all(|pod| pod_uid(pod) != pod_uid(&victim)),
+                    "it is still there"
+                );
+                Ok(())
+            },
+        )
         .await?;
         ensure!(pods.len() == 2, "there were two pods");
         load.stop().await.unharmed()
@@ -80,7 +113,12 @@ fn a_killed_operator_comes_back_and_nothing_changes() {
         kill_nine(&pod_uid(&operator), "pagoda-operator")?;
         eventually("the operator's container is back", PATIENCE, async || {
             let now = operator_pod(&bed).await?;
-            ensure!(restarts(&now) > restarts(&operator) && is_ready(&now), "{} restarts, ready: {}", restarts(&now), is_ready(&now));
+            ensure!(
+                restarts(&now) > restarts(&operator) && is_ready(&now),
+                "{} restarts, ready: {}",
+                restarts(&now),
+                is_ready(&now)
+            );
             Ok(())
         })
         .await?;
@@ -90,16 +128,30 @@ fn a_killed_operator_comes_back_and_nothing_changes() {
 
         load.stop().await.unharmed()?;
         let after = bed.settled_children("bystander").await?;
-        ensure!(before == after, "children were written: {before:?} became {after:?}");
-        ensure!(pods_before == identities(&bed.pods("bystander").await?), "pods were replaced or restarted");
+        ensure!(
+            before == after,
+            "children were written: {before:?} became {after:?}"
+        );
+        ensure!(
+            pods_before == identities(&bed.pods("bystander").await?),
+            "pods were replaced or restarted"
+        );
         let version_after = bed.service("bystander").await?["metadata"]["resourceVersion"].take();
-        ensure!(version_before == version_after, "the service was written: {version_before} became {version_after}");
+        ensure!(
+            version_before == version_after,
+            "the service was written: {version_before} became {version_after}"
+        );
         Ok(())
     });
 }
 
 async fn two_pods(bed: &Bed, service: &str) -> Result<Vec<Pod>> {
-    bed.apply(&with(simulated(service), &["spec", "scaling"], json!({"minReplicas": 2, "maxReplicas": 2}))).await?;
+    bed.apply(&with(
+        simulated(service),
+        &["spec", "scaling"],
+        json!({"minReplicas": 2, "maxReplicas": 2}),
+    ))
+    .await?;
     bed.ready(service).await?;
     bed.ready_pods(service, 2).await
 }
@@ -134,7 +186,10 @@ async fn open_streams(bed: &Bed, service: &str) -> Result<JoinSet<Result<Reply>>
 async fn busiest_pod(bed: &Bed, service: &str) -> Result<(Pod, usize)> {
     let mut busiest = None;
     for pod in bed.pods(service).await? {
-        let running = bed.pod_metric(&pod_name(&pod), "vllm:num_requests_running").await?.context("the pod has no such metric")?;
+        let running = bed
+            .pod_metric(&pod_name(&pod), "vllm:num_requests_running")
+            .await?
+            .context("the pod has no such metric")?;
         let running = running as usize;
         if running > busiest.as_ref().map_or(0, |(_, most)| *most) {
             busiest = Some((pod, running));
@@ -145,13 +200,31 @@ async fn busiest_pod(bed: &Bed, service: &str) -> Result<(Pod, usize)> {
 
 async fn operator_pod(bed: &Bed) -> Result<Pod> {
     let deployments: Api<Deployment> = Api::namespaced(bed.client.clone(), "pagoda-system");
-    let selector = deployments.get("pagoda-operator").await?.spec.context("a Deployment without a spec")?.selector;
-    let labels: Vec<String> = selector.match_labels.unwrap_or_default().into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let selector = deployments
+        .get("pagoda-operator")
+        .await?
+        .spec
+        .context("a Deployment without a spec")?
+        .selector;
+    let labels: Vec<String> = selector
+        .match_labels
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
     let pods: Api<Pod> = Api::namespaced(bed.client.clone(), "pagoda-system");
-    let found = pods.list(&ListParams::default().labels(&labels.join(","))).await?;
-    found.items.into_iter().find(is_ready).context("no operator pod is ready")
+    let found = pods
+        .list(&ListParams::default().labels(&labels.join(",")))
+        .await?;
+    found
+        .items
+        .into_iter()
+        .find(is_ready)
+        .context("no operator pod is ready")
 }
 
 fn identities(pods: &[Pod]) -> Vec<(String, i32)> {
-    pods.iter().map(|pod| (pod_uid(pod), restarts(pod))).collect()
+    pods.iter()
+        .map(|pod| (pod_uid(pod), restarts(pod)))
+        .collect()
 }

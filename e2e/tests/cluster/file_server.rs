@@ -34,7 +34,10 @@ pub struct Served {
 impl Served {
     /// A file that is served without mishap.
     pub fn whole(bytes: impl Into<Bytes>) -> Self {
-        Self { bytes: bytes.into(), cut_first_after: None }
+        Self {
+            bytes: bytes.into(),
+            cut_first_after: None,
+        }
     }
 }
 
@@ -55,20 +58,39 @@ struct State {
 
 impl FileServer {
     /// Serves `files` (by name, without a slash) at an address of this machine that pods can reach.
-    pub async fn start(address: IpAddr, files: impl IntoIterator<Item = (&'static str, Served)>) -> Result<Self> {
+    pub async fn start(
+        address: IpAddr,
+        files: impl IntoIterator<Item = (&'static str, Served)>,
+    ) -> Result<Self> {
         let (authority, acceptor) = certificates(address)?;
-        let listener = TcpListener::bind(SocketAddr::new(address, 0)).await.with_context(|| format!("failed to listen on {address}"))?;
+        let listener = TcpListener::bind(SocketAddr::new(address, 0))
+            .await
+            .with_context(|| format!("failed to listen on {address}"))?;
         let url = format!("https://{}", listener.local_addr()?);
-        let files = files.into_iter().map(|(name, file)| (format!("/{name}"), file)).collect();
-        let state = Arc::new(State { files, requests: Mutex::default() });
+        let files = files
+            .into_iter()
+            .map(|(name, file)| (format!("/{name}"), file))
+            .collect();
+        let state = Arc::new(State {
+            files,
+            requests: Mutex::default(),
+        });
         tokio::spawn(accept(listener, acceptor, state.clone()));
-        Ok(Self { url, authority, state })
+        Ok(Self {
+            url,
+            authority,
+            state,
+        })
     }
 
     /// The `Range` headers with which `name` was asked for, in order.
     pub fn ranges(&self, name: &str) -> Vec<Option<String>> {
         let requests = self.state.requests.lock().expect("no holder panics");
-        requests.iter().filter(|(path, _)| path.strip_prefix('/') == Some(name)).map(|(_, range)| range.clone()).collect()
+        requests
+            .iter()
+            .filter(|(path, _)| path.strip_prefix('/') == Some(name))
+            .map(|(_, range)| range.clone())
+            .collect()
     }
 }
 
@@ -90,20 +112,27 @@ fn certificates(address: IpAddr) -> Result<(String, TlsAcceptor)> {
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(vec![certificate.der().clone()], key)?;
-    Ok((authority_certificate.pem(), TlsAcceptor::from(Arc::new(config))))
+    Ok((
+        authority_certificate.pem(),
+        TlsAcceptor::from(Arc::new(config)),
+    ))
 }
 
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor, state: Arc<State>) {
     while let Ok((socket, _)) = listener.accept().await {
         let (acceptor, state) = (acceptor.clone(), state.clone());
         tokio::spawn(async move {
-            let Ok(tls) = acceptor.accept(socket).await else { return };
+            let Ok(tls) = acceptor.accept(socket).await else {
+                return;
+            };
             let answer = service_fn(move |request| {
                 let response = state.answer(&request);
                 async move { Ok::<_, Infallible>(response) }
             });
             // A client that goes away is no fault of the test.
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(tls), answer).await;
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(tls), answer)
+                .await;
         });
     }
 }
@@ -111,7 +140,11 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, state: Arc<State>)
 impl State {
     fn answer<B>(&self, request: &Request<B>) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        let range = request.headers().get(header::RANGE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let range = request
+            .headers()
+            .get(header::RANGE)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned);
         let mut requests = self.requests.lock().expect("no holder panics");
         let first = !requests.iter().any(|(earlier, _)| *earlier == path);
         requests.push((path.clone(), range));
@@ -128,7 +161,12 @@ impl State {
 /// `bytes=N-`, the one form a resumed download uses.
 fn range_start(headers: &HeaderMap) -> Option<usize> {
     let range = headers.get(header::RANGE)?.to_str().ok()?;
-    range.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
+    range
+        .strip_prefix("bytes=")?
+        .split('-')
+        .next()?
+        .parse()
+        .ok()
 }
 
 fn part(file: &Served, start: usize, is_range: bool, cut: Option<usize>) -> Response<Body> {
@@ -143,18 +181,26 @@ fn part(file: &Served, start: usize, is_range: bool, cut: Option<usize>) -> Resp
     };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, (total - start).into());
-    headers.insert(header::ACCEPT_RANGES, header::HeaderValue::from_static("bytes"));
+    headers.insert(
+        header::ACCEPT_RANGES,
+        header::HeaderValue::from_static("bytes"),
+    );
     headers.insert(header::ETAG, header::HeaderValue::from_static("\"v1\""));
     if is_range {
         let of = format!("bytes {start}-{}/{total}", total - 1);
-        headers.insert(header::CONTENT_RANGE, of.parse().expect("digits are a header value"));
+        headers.insert(
+            header::CONTENT_RANGE,
+            of.parse().expect("digits are a header value"),
+        );
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     response
 }
 
 fn plain(status: StatusCode, bytes: Bytes) -> Response<Body> {
-    let body = http_body_util::Full::new(bytes).map_err(|never| match never {}).boxed_unsync();
+    let body = http_body_util::Full::new(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response

@@ -20,21 +20,45 @@ fn an_applied_service_becomes_ready_and_answers_with_its_real_model() {
     on_cluster("answers", |bed| async move {
         let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/smollm2.yaml");
         let applied = Instant::now();
-        bed.kubectl_ok(&["apply", "--filename", &sample.to_string_lossy()], None).await?;
+        bed.kubectl_ok(&["apply", "--filename", &sample.to_string_lossy()], None)
+            .await?;
         bed.ready("smollm2").await?;
         let ready = applied.elapsed();
 
         let question = "What is the capital of France? Answer in one sentence.".to_owned();
-        let chat = Chat { model: bed.model("smollm2"), prompt: question, max_tokens: 48, ignore_eos: false };
+        let chat = Chat {
+            model: bed.model("smollm2"),
+            prompt: question,
+            max_tokens: 48,
+            ignore_eos: false,
+        };
         let mut first_token = None;
-        let streamed = bed.gateway.stream(&chat, |_| drop(first_token.get_or_insert_with(|| applied.elapsed()))).await?;
+        let streamed = bed
+            .gateway
+            .stream(&chat, |_| {
+                first_token.get_or_insert_with(|| applied.elapsed());
+            })
+            .await?;
         let first_token = first_token.context("the stream carried no text")?;
-        println!("kubectl apply to Ready {:.1} s, to the first streamed token {:.1} s", ready.as_secs_f64(), first_token.as_secs_f64());
+        println!(
+            "kubectl apply to Ready {:.1} s, to the first streamed token {:.1} s",
+            ready.as_secs_f64(),
+            first_token.as_secs_f64()
+        );
 
-        ensure!(streamed.is_whole(), "the stream did not end whole: {streamed:?}");
-        ensure!(streamed.text.contains("Paris"), "SmolLM2 knows the capital of France: {streamed:?}");
+        ensure!(
+            streamed.is_whole(),
+            "the stream did not end whole: {streamed:?}"
+        );
+        ensure!(
+            streamed.text.contains("Paris"),
+            "SmolLM2 knows the capital of France: {streamed:?}"
+        );
         let whole = bed.gateway.ask(&chat).await?;
-        ensure!(whole.is_whole() && whole.text == streamed.text, "streamed and not, the answers differ: {whole:?} and {streamed:?}");
+        ensure!(
+            whole.is_whole() && whole.text == streamed.text,
+            "streamed and not, the answers differ: {whole:?} and {streamed:?}"
+        );
         says_what_runs(&bed, "smollm2").await
     });
 }
@@ -42,13 +66,42 @@ fn an_applied_service_becomes_ready_and_answers_with_its_real_model() {
 async fn says_what_runs(bed: &Bed, service: &str) -> Result<()> {
     let status = bed.service(service).await?["status"].take();
     let model = &status["model"];
-    ensure!(model["architecture"] == "llama" && model["quantization"] == "Q4_1" && model["executor"] == "cpu", "status.model is {model}");
-    ensure!(model["bytes"].as_u64() > Some(90 << 20), "status.model is {model}");
+    ensure!(
+        model["architecture"] == "llama"
+            && model["quantization"] == "Q4_1"
+            && model["executor"] == "cpu",
+        "status.model is {model}"
+    );
+    ensure!(
+        model["bytes"].as_u64() > Some(90 << 20),
+        "status.model is {model}"
+    );
     ensure!(status["readyReplicas"] == 1, "status is {status}");
-    ensure!(status["url"].as_str().is_some_and(|url| url.starts_with("http")), "status.url is {}", status["url"]);
-    let listed: serde_json::Value = bed.gateway.http().get(bed.gateway.url("/v1/models")).send().await?.json().await?;
-    let ids: Vec<&str> = listed["data"].as_array().into_iter().flatten().filter_map(|entry| entry["id"].as_str()).collect();
-    ensure!(ids.contains(&"smollm2") || ids.contains(&bed.model(service).as_str()), "the gateway lists {ids:?}");
+    ensure!(
+        status["url"]
+            .as_str()
+            .is_some_and(|url| url.starts_with("http")),
+        "status.url is {}",
+        status["url"]
+    );
+    let listed: serde_json::Value = bed
+        .gateway
+        .http()
+        .get(bed.gateway.url("/v1/models"))
+        .send()
+        .await?
+        .json()
+        .await?;
+    let ids: Vec<&str> = listed["data"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry["id"].as_str())
+        .collect();
+    ensure!(
+        ids.contains(&"smollm2") || ids.contains(&bed.model(service).as_str()),
+        "the gateway lists {ids:?}"
+    );
     Ok(())
 }
 
@@ -62,10 +115,18 @@ fn a_hundred_applies_of_the_same_manifest_write_no_child() {
         for round in 0..100 {
             bed.apply(&manifest).await?;
             // An identical apply is no event; a changed annotation makes the operator look again.
-            bed.apply(&with(manifest.clone(), &["metadata", "annotations"], json!({"example.com/round": round.to_string()}))).await?;
+            bed.apply(&with(
+                manifest.clone(),
+                &["metadata", "annotations"],
+                json!({"example.com/round": round.to_string()}),
+            ))
+            .await?;
         }
         let after = bed.settled_children("steady").await?;
-        ensure!(before == after, "children were written: {before:?} became {after:?}");
+        ensure!(
+            before == after,
+            "children were written: {before:?} became {after:?}"
+        );
         Ok(())
     });
 }
@@ -84,13 +145,23 @@ fn kubectl_delete_leaves_nothing_of_the_service() {
             let slices: Api<EndpointSlice> = bed.api();
             let pods: Api<Pod> = bed.api();
             let by_service = of_service("gone");
-            let left = (sets.list(&by_service).await?.items.len(), slices.list(&by_service).await?.items.len(), pods.list(&by_service).await?.items.len());
-            ensure!(left == (0, 0, 0), "ReplicaSets, EndpointSlices and Pods left: {left:?}");
+            let left = (
+                sets.list(&by_service).await?.items.len(),
+                slices.list(&by_service).await?.items.len(),
+                pods.list(&by_service).await?.items.len(),
+            );
+            ensure!(
+                left == (0, 0, 0),
+                "ReplicaSets, EndpointSlices and Pods left: {left:?}"
+            );
             Ok(())
         })
         .await?;
         let reply = bed.gateway.ask(&bed.chat("gone", 4)).await?;
-        ensure!(reply.status == 404, "the gateway still knows the deleted service: {reply:?}");
+        ensure!(
+            reply.status == 404,
+            "the gateway still knows the deleted service: {reply:?}"
+        );
         Ok(())
     });
 }
@@ -98,19 +169,44 @@ fn kubectl_delete_leaves_nothing_of_the_service() {
 #[test]
 fn a_rolling_update_under_load_cuts_no_stream() {
     on_cluster("rolling", |bed| async move {
-        let manifest = with(simulated("rolling"), &["spec", "scaling"], json!({"minReplicas": 2, "maxReplicas": 2}));
+        let manifest = with(
+            simulated("rolling"),
+            &["spec", "scaling"],
+            json!({"minReplicas": 2, "maxReplicas": 2}),
+        );
         bed.apply(&manifest).await?;
         bed.ready("rolling").await?;
-        let old: Vec<String> = bed.ready_pods("rolling", 2).await?.iter().map(pod_uid).collect();
+        let old: Vec<String> = bed
+            .ready_pods("rolling", 2)
+            .await?
+            .iter()
+            .map(pod_uid)
+            .collect();
 
         let load = Load::start(&bed.gateway, &bed.chat("rolling", 100), 8);
-        bed.apply(&with(manifest, &["spec", "engine", "maxSequences"], json!(32))).await?;
-        eventually("two new pods have taken the old ones' place", PATIENCE, async || {
-            let pods = bed.pods("rolling").await?;
-            let new = pods.iter().filter(|pod| is_ready(pod) && !old.contains(&pod_uid(pod))).count();
-            ensure!(pods.len() == 2 && new == 2, "{} pods, {new} of them new and ready", pods.len());
-            Ok(())
-        })
+        bed.apply(&with(
+            manifest,
+            &["spec", "engine", "maxSequences"],
+            json!(32),
+        ))
+        .await?;
+        eventually(
+            "two new pods have taken the old ones' place",
+            PATIENCE,
+            async || {
+                let pods = bed.pods("rolling").await?;
+                let new = pods
+                    .iter()
+                    .filter(|pod| is_ready(pod) && !old.contains(&pod_uid(pod)))
+                    .count();
+                ensure!(
+                    pods.len() == 2 && new == 2,
+                    "{} pods, {new} of them new and ready",
+                    pods.len()
+                );
+                Ok(())
+            },
+        )
         .await?;
         load.stop().await.unharmed()
     });

@@ -20,7 +20,13 @@ pub struct Tally {
 impl Tally {
     /// Fails unless every request was answered whole, and there was one.
     pub fn unharmed(&self) -> Result<()> {
-        ensure!(self.failures.is_empty(), "{} of {} requests were harmed: {:#?}", self.failures.len(), self.failures.len() + self.whole, self.failures);
+        ensure!(
+            self.failures.is_empty(),
+            "{} of {} requests were harmed: {:#?}",
+            self.failures.len(),
+            self.failures.len() + self.whole,
+            self.failures
+        );
         ensure!(self.whole > 0, "the load sent no request");
         Ok(())
     }
@@ -52,7 +58,11 @@ impl Load {
     /// Lets the open requests end by themselves, and counts.
     pub async fn stop(self) -> Tally {
         self.stopping.store(true, Ordering::Relaxed);
-        self.workers.join_all().await.into_iter().fold(Tally::default(), Tally::add)
+        self.workers
+            .join_all()
+            .await
+            .into_iter()
+            .fold(Tally::default(), Tally::add)
     }
 }
 

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use pagoda_e2e::cluster::HOST_ADDRESS;
+use pagoda_e2e::images::hex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -20,7 +22,9 @@ const FILE_NAME: &str = "smollm2-135m-instruct-q4_1.gguf";
 /// The real model's file, as `e2e/fetch-model` left it.
 fn model_file() -> PathBuf {
     let cache = std::env::var_os("PAGODA_CACHE_DIR").map(PathBuf::from);
-    let cache = cache.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/pagoda"));
+    let cache = cache.unwrap_or_else(|| {
+        PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/pagoda")
+    });
     cache.join("models").join(FILE_NAME)
 }
 
@@ -30,12 +34,17 @@ fn model_bytes() -> Result<Bytes> {
         return Ok(bytes.clone());
     }
     let path = model_file();
-    let bytes = std::fs::read(&path).with_context(|| format!("failed to read {}; e2e/fetch-model brings it", path.display()))?;
+    let bytes = std::fs::read(&path).with_context(|| {
+        format!(
+            "failed to read {}; e2e/fetch-model brings it",
+            path.display()
+        )
+    })?;
     Ok(BYTES.get_or_init(|| bytes.into()).clone())
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
 }
 
 #[test]
@@ -43,7 +52,10 @@ fn a_model_comes_over_https_resumed_after_a_cut_and_checked_against_its_hash() {
     on_cluster("https", |bed| async move {
         let bytes = model_bytes()?;
         let cut_at = bytes.len() / 2;
-        let served = Served { bytes: bytes.clone(), cut_first_after: Some(cut_at) };
+        let served = Served {
+            bytes: bytes.clone(),
+            cut_first_after: Some(cut_at),
+        };
         let server = serve(&bed, [("model.gguf", served)]).await?;
         let manifest = over_https(&server, "fetched", "model.gguf", Some(&sha256(&bytes)));
         bed.apply(&manifest).await?;
@@ -51,8 +63,14 @@ fn a_model_comes_over_https_resumed_after_a_cut_and_checked_against_its_hash() {
         bed.answers("fetched").await?;
 
         let ranges = server.ranges("model.gguf");
-        let resumed = ranges.iter().flatten().any(|range| !range.starts_with("bytes=0-"));
-        ensure!(resumed, "the download was begun again rather than resumed: {ranges:?}");
+        let resumed = ranges
+            .iter()
+            .flatten()
+            .any(|range| !range.starts_with("bytes=0-"));
+        ensure!(
+            resumed,
+            "the download was begun again rather than resumed: {ranges:?}"
+        );
         Ok(())
     });
 }
@@ -61,24 +79,46 @@ fn a_model_comes_over_https_resumed_after_a_cut_and_checked_against_its_hash() {
 fn wrong_hash_full_disk_and_missing_object_are_three_messages_in_the_status() {
     on_cluster("fetch-fails", |bed| async move {
         let large = vec![7_u8; 8 << 20];
-        let files = [("small.gguf", Served::whole(&b"GGUF"[..])), ("large.gguf", Served::whole(large))];
+        let files = [
+            ("small.gguf", Served::whole(&b"GGUF"[..])),
+            ("large.gguf", Served::whole(large)),
+        ];
         let server = serve(&bed, files).await?;
         let tiny_disk = json!([{"name": "model", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}, authority_volume()]);
 
         let elsewhere = sha256(b"another file");
         let wrong = over_https(&server, "wrong-hash", "small.gguf", Some(&elsewhere));
-        let full = with(over_https(&server, "full-disk", "large.gguf", None), &["spec", "podTemplate", "spec", "volumes"], tiny_disk);
+        let full = with(
+            over_https(&server, "full-disk", "large.gguf", None),
+            &["spec", "podTemplate", "spec", "volumes"],
+            tiny_disk,
+        );
         let missing = over_https(&server, "missing", "nowhere.gguf", None);
         bed.apply(&simulated("neighbour")).await?;
         for manifest in [&wrong, &full, &missing] {
             bed.apply(manifest).await?;
         }
-        let wrong = bed.fails_with("wrong-hash", "ModelLoaded", "HashMismatch").await?;
-        ensure!(wrong.contains(&elsewhere) && wrong.contains(&sha256(b"GGUF")), "a wrong hash names both hashes: {wrong}");
-        let full = bed.fails_with("full-disk", "ModelLoaded", "DiskFull").await?;
-        ensure!(full.contains("space"), "a full disk speaks of space: {full}");
-        let missing = bed.fails_with("missing", "ModelLoaded", "ModelNotFound").await?;
-        ensure!(missing.contains("nowhere.gguf"), "a missing object is named: {missing}");
+        let wrong = bed
+            .fails_with("wrong-hash", "ModelLoaded", "HashMismatch")
+            .await?;
+        ensure!(
+            wrong.contains(&elsewhere) && wrong.contains(&sha256(b"GGUF")),
+            "a wrong hash names both hashes: {wrong}"
+        );
+        let full = bed
+            .fails_with("full-disk", "ModelLoaded", "DiskFull")
+            .await?;
+        ensure!(
+            full.contains("space"),
+            "a full disk speaks of space: {full}"
+        );
+        let missing = bed
+            .fails_with("missing", "ModelLoaded", "ModelNotFound")
+            .await?;
+        ensure!(
+            missing.contains("nowhere.gguf"),
+            "a missing object is named: {missing}"
+        );
         for service in ["wrong-hash", "full-disk", "missing"] {
             not_ready(&bed, service).await?;
         }
@@ -91,20 +131,45 @@ fn damaged_and_foreign_model_files_are_explained_in_the_status() {
     on_cluster("bad-files", |bed| async move {
         let bytes = model_bytes()?;
         let files = [
-            ("truncated.gguf", Served::whole(bytes.slice(..bytes.len() / 2))),
-            ("foreign.gguf", Served::whole(of_another_architecture(&bytes)?)),
-            ("letter.gguf", Served::whole(&b"Dear reader, this is no model."[..])),
+            (
+                "truncated.gguf",
+                Served::whole(bytes.slice(..bytes.len() / 2)),
+            ),
+            (
+                "foreign.gguf",
+                Served::whole(of_another_architecture(&bytes)?),
+            ),
+            (
+                "letter.gguf",
+                Served::whole(&b"Dear reader, this is no model."[..]),
+            ),
         ];
         let server = serve(&bed, files).await?;
         bed.apply(&simulated("neighbour")).await?;
-        for (service, file) in [("truncated", "truncated.gguf"), ("foreign", "foreign.gguf"), ("letter", "letter.gguf")] {
+        for (service, file) in [
+            ("truncated", "truncated.gguf"),
+            ("foreign", "foreign.gguf"),
+            ("letter", "letter.gguf"),
+        ] {
             bed.apply(&over_https(&server, service, file, None)).await?;
         }
-        let truncated = bed.fails_with("truncated", "ModelLoaded", "InvalidModel").await?;
-        let foreign = bed.fails_with("foreign", "ModelLoaded", "UnsupportedModel").await?;
-        ensure!(foreign.contains("zamba") && foreign.contains("llama"), "it names what it is and what would do: {foreign}");
-        let letter = bed.fails_with("letter", "ModelLoaded", "InvalidModel").await?;
-        ensure!(letter.contains("GGUF") && letter != truncated, "two faults, two messages: {letter} and {truncated}");
+        let truncated = bed
+            .fails_with("truncated", "ModelLoaded", "InvalidModel")
+            .await?;
+        let foreign = bed
+            .fails_with("foreign", "ModelLoaded", "UnsupportedModel")
+            .await?;
+        ensure!(
+            foreign.contains("zamba") && foreign.contains("llama"),
+            "it names what it is and what would do: {foreign}"
+        );
+        let letter = bed
+            .fails_with("letter", "ModelLoaded", "InvalidModel")
+            .await?;
+        ensure!(
+            letter.contains("GGUF") && letter != truncated,
+            "two faults, two messages: {letter} and {truncated}"
+        );
         for service in ["truncated", "foreign", "letter"] {
             not_ready(&bed, service).await?;
         }
@@ -118,8 +183,10 @@ fn a_model_on_a_claim_and_one_on_the_node_are_mounted_where_they_lie() {
         let path = model_file();
         let folder = path.parent().context("the model lies in a folder")?;
         let volume = claim_on(&bed, "models", &folder.to_string_lossy()).await?;
-        bed.apply(&on_cpu("claimed", &format!("pvc://models/{FILE_NAME}"))).await?;
-        bed.apply(&on_cpu("on-node", &format!("file://{}", path.display()))).await?;
+        bed.apply(&on_cpu("claimed", &format!("pvc://models/{FILE_NAME}")))
+            .await?;
+        bed.apply(&on_cpu("on-node", &format!("file://{}", path.display())))
+            .await?;
         let outcome = async {
             for service in ["claimed", "on-node"] {
                 bed.ready(service).await?;
@@ -145,7 +212,13 @@ async fn claim_on(bed: &Bed, claim: &str, folder: &str) -> Result<String> {
             "storageClassName": "", "hostPath": {"path": folder}, "claimRef": {"namespace": bed.namespace, "name": claim},
         },
     });
-    volumes.patch(&name, &PatchParams::apply("e2e").force(), &Patch::Apply(&volume)).await?;
+    volumes
+        .patch(
+            &name,
+            &PatchParams::apply("e2e").force(),
+            &Patch::Apply(&volume),
+        )
+        .await?;
     let wanted = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim},
         "spec": {"accessModes": ["ReadOnlyMany"], "storageClassName": "", "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
@@ -155,8 +228,11 @@ async fn claim_on(bed: &Bed, claim: &str, folder: &str) -> Result<String> {
 }
 
 /// Starts the server and puts its authority where `over_https` finds it.
-async fn serve(bed: &Bed, files: impl IntoIterator<Item = (&'static str, Served)>) -> Result<FileServer> {
-    let server = FileServer::start(bed.host_address(), files).await?;
+async fn serve(
+    bed: &Bed,
+    files: impl IntoIterator<Item = (&'static str, Served)>,
+) -> Result<FileServer> {
+    let server = FileServer::start(HOST_ADDRESS.into(), files).await?;
     let authority = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "authority"}, "data": {"ca.crt": server.authority},
     });
@@ -179,17 +255,24 @@ fn over_https(server: &FileServer, service: &str, file: &str, sha256: Option<&st
         "env": [{"name": "SSL_CERT_FILE", "value": "/authority/ca.crt"}],
         "volumeMounts": [{"name": "authority", "mountPath": "/authority", "readOnly": true}],
     });
-    manifest["spec"]["podTemplate"] = json!({"spec": {"volumes": [authority_volume()], "initContainers": [model]}});
+    manifest["spec"]["podTemplate"] =
+        json!({"spec": {"volumes": [authority_volume()], "initContainers": [model]}});
     manifest
 }
 
 /// The real file with another architecture's name of the same length in it.
 fn of_another_architecture(bytes: &Bytes) -> Result<Vec<u8>> {
     let key = b"general.architecture";
-    let at = bytes.windows(key.len()).position(|window| window == key).context("the file names its architecture")?;
+    let at = bytes
+        .windows(key.len())
+        .position(|window| window == key)
+        .context("the file names its architecture")?;
     // After the key: the value's type (4 bytes) and its length (8 bytes).
     let value = at + key.len() + 12;
-    ensure!(&bytes[value..value + 5] == b"llama", "the value stands elsewhere");
+    ensure!(
+        &bytes[value..value + 5] == b"llama",
+        "the value stands elsewhere"
+    );
     let mut changed = bytes.to_vec();
     changed[value..value + 5].copy_from_slice(b"zamba");
     Ok(changed)
@@ -198,6 +281,12 @@ fn of_another_architecture(bytes: &Bytes) -> Result<Vec<u8>> {
 async fn not_ready(bed: &Bed, service: &str) -> Result<()> {
     let found = bed.service(service).await?;
     let ready = crate::bed::condition(&found, "Ready").context("it has no condition Ready")?;
-    ensure!(ready["status"] == "False" && ready["message"].as_str().is_some_and(|message| !message.is_empty()), "Ready is {ready}");
+    ensure!(
+        ready["status"] == "False"
+            && ready["message"]
+                .as_str()
+                .is_some_and(|message| !message.is_empty()),
+        "Ready is {ready}"
+    );
     Ok(())
 }

@@ -11,7 +11,9 @@ pub fn kill_nine(pod_uid: &str, program: &str) -> Result<()> {
     let pids = pids_in_pod(pod_uid, program)?;
     ensure!(!pids.is_empty(), "pod {pod_uid} has no process {program}");
     for pid in pids {
-        let status = Command::new("kill").args(["-9", &pid.to_string()]).status()?;
+        let status = Command::new("kill")
+            .args(["-9", &pid.to_string()])
+            .status()?;
         ensure!(status.success(), "kill -9 {pid} failed");
     }
     Ok(())
@@ -21,7 +23,9 @@ fn pids_in_pod(pod_uid: &str, program: &str) -> Result<Vec<u32>> {
     let mut pids = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
         // A process may end between the listing and the look at it.
         let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -39,5 +43,6 @@ fn cut_to_comm(program: &str) -> &str {
 
 /// The cgroupfs driver writes the uid as it is, the systemd driver with underscores.
 fn is_of_pod(cgroup: &str, pod_uid: &str) -> bool {
-    cgroup.contains(&format!("pod{pod_uid}")) || cgroup.contains(&format!("pod{}", pod_uid.replace('-', "_")))
+    cgroup.contains(&format!("pod{pod_uid}"))
+        || cgroup.contains(&format!("pod{}", pod_uid.replace('-', "_")))
 }

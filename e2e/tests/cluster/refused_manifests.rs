@@ -11,13 +11,26 @@ use crate::bed::on_cluster;
 fn manifests_that_cannot_work_are_refused_by_kubectl_apply_with_what_to_change() {
     on_cluster("refused", |bed| async move {
         for (file, text) in bad_samples()? {
-            let expected = text.lines().next().and_then(|line| line.strip_prefix("# expect: "));
-            let expected = expected.with_context(|| format!("{file} does not begin with '# expect: '"))?.trim();
-            let (accepted, output) = bed.kubectl(&["apply", "--filename", "-"], Some(&text)).await?;
+            let expected = text
+                .lines()
+                .next()
+                .and_then(|line| line.strip_prefix("# expect: "));
+            let expected = expected
+                .with_context(|| format!("{file} does not begin with '# expect: '"))?
+                .trim();
+            let (accepted, output) = bed
+                .kubectl(&["apply", "--filename", "-"], Some(&text))
+                .await?;
             ensure!(!accepted, "{file} was accepted: {output}");
-            ensure!(output.contains(expected), "{file} was refused without saying '{expected}': {output}");
+            ensure!(
+                output.contains(expected),
+                "{file} was refused without saying '{expected}': {output}"
+            );
         }
-        let left = bed.services().list(&kube::api::ListParams::default()).await?;
+        let left = bed
+            .services()
+            .list(&kube::api::ListParams::default())
+            .await?;
         ensure!(left.items.is_empty(), "a refused manifest left an object");
         Ok(())
     });
@@ -28,7 +41,12 @@ fn manifests_that_cannot_work_are_refused_by_kubectl_apply_with_what_to_change()
 fn the_samples_are_accepted() {
     on_cluster("samples", |bed| async move {
         for (file, text) in yaml_files(&samples())? {
-            let (accepted, output) = bed.kubectl(&["apply", "--dry-run=server", "--filename", "-"], Some(&text)).await?;
+            let (accepted, output) = bed
+                .kubectl(
+                    &["apply", "--dry-run=server", "--filename", "-"],
+                    Some(&text),
+                )
+                .await?;
             ensure!(accepted, "{file} was refused: {output}");
         }
         Ok(())
@@ -46,11 +64,15 @@ fn bad_samples() -> Result<Vec<(String, String)>> {
 }
 
 fn yaml_files(folder: &Path) -> Result<Vec<(String, String)>> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("failed to list {}", folder.display()))?;
     let mut files = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "yaml") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+        {
             files.push((path.display().to_string(), std::fs::read_to_string(&path)?));
         }
     }

@@ -17,7 +17,8 @@ fn grows_from_one_to_three_pods_under_load_and_back_without_harming_a_request() 
             "scaleDownStabilizationSeconds": 5,
             "targets": [{"metric": "InFlightRequests", "averageValue": "4"}],
         });
-        bed.apply(&with(simulated("elastic"), &["spec", "scaling"], scaling)).await?;
+        bed.apply(&with(simulated("elastic"), &["spec", "scaling"], scaling))
+            .await?;
         bed.ready("elastic").await?;
         bed.ready_pods("elastic", 1).await?;
 
@@ -31,7 +32,10 @@ fn grows_from_one_to_three_pods_under_load_and_back_without_harming_a_request() 
         trickle.stop().await.unharmed()?;
 
         let decision = &bed.service("elastic").await?["status"]["scaling"]["lastDecision"];
-        ensure!(decision["to"] == 1 && decision["reason"].is_string(), "the last decision is {decision}");
+        ensure!(
+            decision["to"] == 1 && decision["reason"].is_string(),
+            "the last decision is {decision}"
+        );
         Ok(())
     });
 }
@@ -40,23 +44,33 @@ fn grows_from_one_to_three_pods_under_load_and_back_without_harming_a_request() 
 fn falls_to_zero_in_silence_and_fifty_requests_at_once_are_all_answered() {
     on_cluster("zero", |bed| async move {
         let scaling = json!({"minReplicas": 0, "maxReplicas": 2, "idleSeconds": 5, "scaleDownStabilizationSeconds": 0});
-        bed.apply(&with(simulated("sleeper"), &["spec", "scaling"], scaling)).await?;
+        bed.apply(&with(simulated("sleeper"), &["spec", "scaling"], scaling))
+            .await?;
         bed.answers("sleeper").await?;
         bed.ready_pods("sleeper", 0).await?;
 
         let mut requests = JoinSet::new();
         for _ in 0..50 {
             let (gateway, chat) = (bed.gateway.clone(), bed.chat("sleeper", 20));
-            requests.spawn(async move { tokio::time::timeout(PATIENCE, gateway.stream(&chat, |_| ())).await });
+            requests.spawn(async move {
+                tokio::time::timeout(PATIENCE, gateway.stream(&chat, |_| ())).await
+            });
         }
         let mut texts = Vec::new();
         for outcome in requests.join_all().await {
             let reply = outcome??;
-            ensure!(reply.is_whole(), "a request that woke the service was not answered whole: {reply:?}");
+            ensure!(
+                reply.is_whole(),
+                "a request that woke the service was not answered whole: {reply:?}"
+            );
             texts.push(reply.text);
         }
         texts.dedup();
-        ensure!(texts.len() == 1, "the same greedy question got {} different answers", texts.len());
+        ensure!(
+            texts.len() == 1,
+            "the same greedy question got {} different answers",
+            texts.len()
+        );
         all_is_quiet_again(&bed).await
     });
 }
