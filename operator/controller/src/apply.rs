@@ -1,0 +1,187 @@
+//! Step 4, client required: brings children to what was built.
+//!
+//! # Guarantees
+//! A child that already is what would be applied costs no request. An object under a child's name that another owns is never
+//! touched. Children are applied in the order in which they need each other.
+
+use kube::{
+    Api,
+    api::{DynamicObject, Patch, PatchParams},
+    core::{ApiResource, GroupVersionKind},
+};
+use pagoda_crds::names;
+use pagoda_operator_core::{
+    build::{Child, ChildKind, Children},
+    compare,
+    status::Refusal,
+    validate::Service,
+};
+use serde_json::Value;
+
+use crate::{context::Context, lease::LeaseError, metrics::Application};
+
+/// Why children are not what they should be.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// Nobody can help but the user: said in a condition.
+    #[error("{}", .0.message)]
+    Refused(Refusal),
+    /// A child of an earlier service of this name is still being deleted; it comes again by itself.
+    #[error("{kind} {namespace}/{name} is still being deleted")]
+    Leaving {
+        /// Kind of the child.
+        kind: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// The API server could not do it now.
+    #[error("failed to apply {kind} {namespace}/{name}: {source}")]
+    Request {
+        /// Kind of the child.
+        kind: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its words.
+        source: Box<kube::Error>,
+    },
+    /// Not allowed to write any more.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}
+
+/// Applies all children.
+pub async fn apply(
+    context: &Context,
+    service: &Service,
+    children: &Children,
+) -> Result<(), ApplyError> {
+    for child in &children.list {
+        let result = apply_child(context, service, child).await;
+        let word = match &result {
+            Ok(true) => "applied",
+            Ok(false) => "skipped",
+            Err(_) => "failed",
+        };
+        context
+            .metrics
+            .applies
+            .get_or_create(&Application {
+                kind: child.kind.as_str(),
+                result: word,
+            })
+            .inc();
+        result?;
+    }
+    Ok(())
+}
+
+/// Applies one child; `false` when it already was what it should be.
+async fn apply_child(
+    context: &Context,
+    service: &Service,
+    child: &Child,
+) -> Result<bool, ApplyError> {
+    let (namespace, name, kind) = (&service.namespace, &service.name, child.kind);
+    let failed = |source: kube::Error| ApplyError::Request {
+        kind: kind.as_str(),
+        namespace: namespace.clone(),
+        name: name.clone(),
+        source: Box::new(source),
+    };
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(context.client.clone(), namespace, &resource(kind));
+    let observed = match context.stores.child(kind, namespace, name) {
+        Some(observed) => Some(observed),
+        // Not among ours; it may still be somebody else's.
+        None => match api.get_opt(name).await.map_err(failed)? {
+            Some(found) => serde_json::to_value(found).ok(),
+            None => None,
+        },
+    };
+    if let Some(observed) = &observed {
+        check_owner(service, kind, observed)?;
+        if compare::contains(observed, &child.object) {
+            return Ok(false);
+        }
+    }
+    context.leadership.check()?;
+    let parameters = PatchParams::apply(names::MANAGER_CHILDREN)
+        .force()
+        .validation_strict();
+    match api
+        .patch(name, &parameters, &Patch::Apply(&child.object))
+        .await
+    {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if is_refusal(status.code) => {
+            Err(ApplyError::Refused(Refusal {
+                reason: "Rejected",
+                message: format!(
+                    "the API server refuses the {} built from this spec: {}",
+                    kind.as_str(),
+                    status.message
+                ),
+            }))
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// What another spec would cure: invalid objects, and ones that admission forbids. A namespace that is terminating is
+/// forbidden too, and soon gone.
+fn is_refusal(code: u16) -> bool {
+    matches!(code, 400 | 403 | 422)
+}
+
+fn resource(kind: ChildKind) -> ApiResource {
+    let (group, version, plural) = match kind {
+        ChildKind::ConfigMap => ("", "v1", "configmaps"),
+        ChildKind::ServiceAccount => ("", "v1", "serviceaccounts"),
+        ChildKind::Service => ("", "v1", "services"),
+        ChildKind::PodDisruptionBudget => ("policy", "v1", "poddisruptionbudgets"),
+        ChildKind::Deployment => ("apps", "v1", "deployments"),
+    };
+    ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk(group, version, kind.as_str()),
+        plural,
+    )
+}
+
+/// Fails unless the object is this very service's own.
+fn check_owner(service: &Service, kind: ChildKind, observed: &Value) -> Result<(), ApplyError> {
+    let metadata = &observed["metadata"];
+    let owners = metadata["ownerReferences"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let owner = owners.iter().find(|owner| owner["controller"] == true);
+    let ours = owner.is_some_and(|owner| owner["uid"] == service.uid.as_str());
+    let leaving = metadata
+        .get("deletionTimestamp")
+        .is_some_and(|time| !time.is_null());
+    // A service that was deleted and made again: the garbage collector is at work on the earlier one's children.
+    let namesake = owner.is_some_and(|owner| {
+        owner["kind"] == names::KIND && owner["name"] == service.name.as_str()
+    });
+    if ours && !leaving {
+        return Ok(());
+    }
+    if leaving || namesake {
+        return Err(ApplyError::Leaving {
+            kind: kind.as_str(),
+            namespace: service.namespace.clone(),
+            name: service.name.clone(),
+        });
+    }
+    Err(ApplyError::Refused(Refusal {
+        reason: "NameConflict",
+        message: format!(
+            "a {} named {} that this service does not own is in the way: rename or delete one of the two",
+            kind.as_str(),
+            service.name
+        ),
+    }))
+}

@@ -1,0 +1,23 @@
+//! The operator: watches InferenceServices, applies what they are made of, scales them, and tells their status.
+//!
+//! A thin shell around `pagoda-operator-core`. A reconcile is a list of steps, one file each:
+//! `dereference -> (validate -> build, in the core) -> apply -> update_status`. Beside it runs the `autoscaler`, once a
+//! second. Everything that writes asks [`lease::Leadership`] first.
+
+pub mod apply;
+pub mod autoscaler;
+pub mod boot;
+pub mod context;
+pub mod dereference;
+pub mod endpoints;
+pub mod events;
+pub mod http_client;
+pub mod http_server;
+pub mod lease;
+pub mod metrics;
+pub mod model_facts;
+pub mod queue;
+pub mod reconcile;
+pub mod settings;
+pub mod stores;
+pub mod update_status;
