@@ -9,9 +9,10 @@ use crate::schema::quantity;
 
 /// How many pods, and what moves their number.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[x_kube(validation = Rule::new("self.minReplicas <= self.maxReplicas")
-    .message(Message::Expression("'scaling.minReplicas (' + string(self.minReplicas) + ') is above scaling.maxReplicas (' + string(self.maxReplicas) + '): raise maxReplicas or lower minReplicas'".into()))
-    .reason(Reason::FieldValueInvalid))]
+#[x_kube(validation = (
+    "self.minReplicas <= self.maxReplicas",
+    "scaling.minReplicas is above scaling.maxReplicas: raise maxReplicas or lower minReplicas"
+))]
 #[serde(rename_all = "camelCase")]
 pub struct Scaling {
     /// Fewest pods. 0 lets the service go to zero after idleSeconds without a request; the gateway then holds the next
