@@ -182,7 +182,7 @@ async fn download(
                 phase: Phase::Fetching,
                 bytes,
                 total_bytes,
-            })
+            });
         };
         let (reason, wish) =
             match http::attempt(&client, url, request, &mut partial, &mut moved).await {

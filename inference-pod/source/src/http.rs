@@ -306,11 +306,11 @@ fn validator(headers: &HeaderMap) -> Option<Validator> {
 
 /// Whether the answer is of the version the part is of, as far as it says.
 fn same_version(headers: &HeaderMap, partial: &Partial) -> bool {
-    match (validator(headers), partial.validator()) {
-        (Some(Validator::ETag(new)), Some(Validator::ETag(old))) => new == *old,
-        (Some(Validator::LastModified(new)), Some(Validator::LastModified(old))) => new == *old,
-        _ => true,
-    }
+    let (Some(new), Some(old)) = (validator(headers), partial.validator()) else {
+        return true;
+    };
+    let is_comparable = std::mem::discriminant(&new) == std::mem::discriminant(old);
+    !is_comparable || new == *old
 }
 
 /// Start and total of `bytes 5-9/10`.

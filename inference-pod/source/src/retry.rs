@@ -24,7 +24,7 @@ impl Default for RetryPolicy {
             total_attempts: 100,
             first_delay: Duration::from_secs(1),
             longest_delay: Duration::from_secs(30),
-            stall_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_mins(1),
         }
     }
 }

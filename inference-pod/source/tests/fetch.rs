@@ -172,12 +172,12 @@ async fn a_later_process_takes_up_the_part_it_finds() {
 #[tokio::test]
 async fn a_part_of_another_source_is_not_taken_up() {
     let server = Server::start(|nth, head| match nth {
-        0 => Reply::ok(&[7; 300_000]).cut(200_000),
+        0 => Reply::ok(&vec![7; 300_000]).cut(200_000),
         _ => Reply::range(head, &body()),
     })
     .await;
     let (directory, mut first) = request(&server.uri("/other.gguf"));
-    first.sha256 = Some(digest(&[7; 300_000]));
+    first.sha256 = Some(digest(&vec![7; 300_000]));
     first.retry.attempts = 1;
     run(&first).await.unwrap_err();
     let uri = ModelUri::parse(&server.uri("/model.gguf"), PlainHttp::LoopbackOnly).unwrap();
@@ -321,7 +321,7 @@ async fn a_refusal_is_not_retried_and_an_overload_is() {
     let (directory, request) = request(&server.uri("/model.gguf"));
     let mut waits = 0;
     fetch(&request, |progress| {
-        waits += u32::from(matches!(progress.phase, Phase::Waiting { .. }))
+        waits += u32::from(matches!(progress.phase, Phase::Waiting { .. }));
     })
     .await
     .unwrap();

@@ -15,11 +15,11 @@ struct Model {
 fn model() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| {
+        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/pagoda"));
         let cache = std::env::var_os("PAGODA_CACHE_DIR")
             .map(PathBuf::from)
-            .unwrap_or_else(|| {
-                PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/pagoda")
-            });
+            .or(home)
+            .expect("HOME is set");
         let path = cache.join("models/smollm2-135m-instruct-q4_1.gguf");
         let bytes = std::fs::read(&path).unwrap_or_else(|error| {
             panic!(

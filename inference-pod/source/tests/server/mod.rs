@@ -122,20 +122,27 @@ impl Reply {
 
     async fn send(&self, stream: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
         if self.status > 0 {
-            let mut head = format!("HTTP/1.1 {} Scripted\r\nConnection: close\r\n", self.status);
-            self.headers
-                .iter()
-                .for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
-            head.push_str(&match self.announced {
-                Some(bytes) => format!("Content-Length: {bytes}\r\n\r\n"),
-                None => "Transfer-Encoding: chunked\r\n\r\n".into(),
-            });
+            let length = match self.announced {
+                Some(bytes) => format!("Content-Length: {bytes}"),
+                None => "Transfer-Encoding: chunked".into(),
+            };
+            let mut lines = vec![
+                format!("HTTP/1.1 {} Scripted", self.status),
+                "Connection: close".into(),
+                length,
+            ];
+            lines.extend(
+                self.headers
+                    .iter()
+                    .map(|(name, value)| format!("{name}: {value}")),
+            );
+            let head = lines.join("\r\n") + "\r\n\r\n";
             stream.write_all(head.as_bytes()).await?;
             self.send_body(stream).await?;
             stream.flush().await?;
         }
         if self.stalls {
-            tokio::time::sleep(Duration::from_secs(60)).await;
+            tokio::time::sleep(Duration::from_mins(1)).await;
         }
         stream.shutdown().await
     }
