@@ -88,7 +88,7 @@ mod tests {
             paced(50.0, Duration::from_secs(400), Spacing::Poisson, 7, 8, 4).collect();
         let gaps: Vec<f64> = all
             .windows(2)
-            .map(|pair| (pair[1].due - pair[0].due).as_secs_f64())
+            .map(|pair| pair[1].due.as_secs_f64() - pair[0].due.as_secs_f64())
             .collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;

@@ -120,7 +120,7 @@ pub async fn main(args: LoadgenArgs) -> Result<()> {
     };
     let mut display = Display::new();
     let report = run(plan, interrupted(), |snapshot| {
-        display.show(snapshot, now(pods.as_ref()))
+        display.show(snapshot, now(pods.as_ref()));
     })
     .await?;
     display.end();
@@ -175,7 +175,7 @@ fn seconds(name: &str, value: f64) -> Result<Duration> {
 
 fn print(args: &LoadgenArgs, report: &Report, pods: Option<(i64, i64)>) -> Result<()> {
     if !args.json {
-        print!("{}", table(report, pods));
+        println!("{}", table(report, pods));
     }
     let mut line = serde_json::to_value(report)?;
     if let Some((fewest, most)) = pods {

@@ -137,9 +137,11 @@ pub fn table(report: &Report, pods: Option<(i64, i64)>) -> String {
         rows.push(("ready pods", format!("{fewest} to {most}")));
     }
     rows.extend(failure_rows(report));
-    rows.into_iter()
-        .map(|(name, value)| format!("{name:<20} {value}\n"))
-        .collect()
+    let lines: Vec<String> = rows
+        .into_iter()
+        .map(|(name, value)| format!("{name:<20} {value}"))
+        .collect();
+    lines.join("\n")
 }
 
 fn failure_rows(report: &Report) -> Vec<(&'static str, String)> {

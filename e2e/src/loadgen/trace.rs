@@ -191,7 +191,7 @@ mod tests {
         let all = parse(
             text,
             TraceOptions {
-                duration: Some(Duration::from_secs(60)),
+                duration: Some(Duration::from_mins(1)),
                 ..OPTIONS
             },
         )

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderValue, StatusCode};
 
+use crate::core::routes::ServiceKey;
 use crate::errors::ApiError;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -45,7 +46,7 @@ pub struct RequestRecord {
     request_id: HeaderValue,
     path: String,
     service: Option<Arc<Service>>,
-    pod: Option<String>,
+    pod: Option<Arc<str>>,
     status: Option<StatusCode>,
     code: Option<&'static str>,
     outcome: Outcome,
@@ -105,7 +106,7 @@ impl RequestRecord {
     }
 
     /// A pod answers it.
-    pub fn answered_by(&mut self, pod: String, status: StatusCode) {
+    pub fn answered_by(&mut self, pod: Arc<str>, status: StatusCode) {
         self.pod = Some(pod);
         self.status = Some(status);
     }
@@ -177,8 +178,8 @@ impl RequestRecord {
             target: "access",
             request_id = self.request_id.to_str().unwrap_or_default(),
             path = self.path,
-            namespace = key.map(|key| key.namespace()),
-            service = key.map(|key| key.name()),
+            namespace = key.map(ServiceKey::namespace),
+            service = key.map(ServiceKey::name),
             pod = self.pod.as_deref(),
             status,
             code = self.code,

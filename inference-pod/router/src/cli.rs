@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 
-    /// JSON file with models and pods, to run without a cluster: [{"namespace", "name", "models": [], "endpoints": ["IP:PORT"]}]
+    /// JSON file with models and pods, to run without a cluster: a list of objects with namespace, name, models and endpoints
     #[arg(long, value_name = "FILE", conflicts_with = "context")]
     pub static_routes: Option<PathBuf>,
 

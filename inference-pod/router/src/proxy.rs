@@ -53,11 +53,11 @@ impl Default for ProxyConfig {
             body: ReadLimits {
                 max_bytes: 4 << 20,
                 idle_timeout: Duration::from_secs(15),
-                total_timeout: Duration::from_secs(120),
+                total_timeout: Duration::from_mins(2),
             },
             body_memory_bytes: 256 << 20,
             max_attempts: 3,
-            stall_timeout: Duration::from_secs(300),
+            stall_timeout: Duration::from_mins(5),
             upstream: UpstreamConfig::default(),
             access_log: AccessLog::default(),
             name_pod: false,
@@ -113,7 +113,7 @@ impl Gateway {
         );
         let answered = self.route(peer, request, &id, &mut record).await;
         Ok(match answered {
-            Ok(Answer::Pod(answer)) => self.pod_response(answer, &id, record).await,
+            Ok(Answer::Pod(answer)) => self.pod_response(answer, &id, record),
             Ok(Answer::Own(response)) => own_response(response, record),
             Err(error) => refusal(error, &id, &mut record),
         })
@@ -190,7 +190,7 @@ impl Gateway {
         })
     }
 
-    async fn pod_response(
+    fn pod_response(
         &self,
         answer: PodAnswer,
         id: &HeaderValue,
@@ -202,10 +202,10 @@ impl Gateway {
             placed,
         } = answer;
         let event_stream = is_event_stream(&head.headers);
-        record.answered_by(placed.pod.label(), head.status);
+        record.answered_by(Arc::clone(&placed.pod.label), head.status);
         headers::to_client(&mut head.headers, id, event_stream);
         if self.config.name_pod
-            && let Ok(pod) = HeaderValue::try_from(placed.pod.label())
+            && let Ok(pod) = HeaderValue::from_str(&placed.pod.label)
         {
             head.headers.insert(headers::POD, pod);
         }
@@ -384,7 +384,7 @@ impl<'a> Forward<'a> {
     }
 
     async fn after_failure(&mut self, pod: Arc<Pod>, error: &AttemptError) -> Result<(), ApiError> {
-        tracing::warn!(service = %self.service.key, pod = pod.label(), failure = ?error.failure, detail = error.detail, "an attempt failed");
+        tracing::warn!(service = %self.service.key, pod = &*pod.label, failure = ?error.failure, detail = error.detail, "an attempt failed");
         if !self.tried.iter().any(|tried| Arc::ptr_eq(tried, &pod)) {
             self.tried.push(pod);
         }

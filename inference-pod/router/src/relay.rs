@@ -111,13 +111,13 @@ impl Relay {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
                     ready!(self.stall.poll(cx));
-                    return Poll::Ready(self.break_off(true));
+                    return Poll::Ready(Some(self.break_off(true)));
                 }
             };
             self.stall.heard();
             match frame {
                 None => return Poll::Ready(self.end()),
-                Some(Err(_)) => return Poll::Ready(self.break_off(false)),
+                Some(Err(_)) => return Poll::Ready(Some(self.break_off(false))),
                 Some(Ok(frame)) => {
                     let Ok(data) = frame.into_data() else {
                         continue;
@@ -148,16 +148,16 @@ impl Relay {
         Some(Ok(rest))
     }
 
-    fn break_off(&mut self, stalled: bool) -> Option<Result<Bytes, BrokenOff>> {
+    fn break_off(&mut self, stalled: bool) -> Result<Bytes, BrokenOff> {
         self.ended = true;
         let error = self.error(stalled);
         self.record.cut(&error);
         let Some(events) = &mut self.events else {
-            return Some(Err(BrokenOff));
+            return Err(BrokenOff);
         };
         let event = [events.abandon(), &error.sse_event()].concat();
         self.record.sent(event.len());
-        Some(Ok(event.into()))
+        Ok(event.into())
     }
 
     fn error(&self, stalled: bool) -> ApiError {

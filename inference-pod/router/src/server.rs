@@ -34,8 +34,8 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             max_connections: 20_000,
-            head_timeout: Duration::from_secs(60),
-            write_timeout: Duration::from_secs(60),
+            head_timeout: Duration::from_mins(1),
+            write_timeout: Duration::from_mins(1),
         }
     }
 }

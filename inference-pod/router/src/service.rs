@@ -3,6 +3,7 @@
 //! Every count is kept by a guard whose drop takes it back ([`Placed`], [`Held`], [`Wave`]), so that no path,
 //! a client's leaving included, can forget one.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,35 +26,32 @@ pub struct Pod {
     pub endpoint: Endpoint,
     /// Its address as the authority of a URI.
     pub authority: Authority,
+    /// Its name, or its address if it has none.
+    pub label: Arc<str>,
     in_flight: AtomicUsize,
     chosen: Counter,
 }
 
 impl Pod {
     fn new(endpoint: Endpoint, metrics: &ServiceMetrics) -> Self {
+        let address = endpoint.address.to_string();
+        let label: Arc<str> = if endpoint.pod_name.is_empty() {
+            address.as_str().into()
+        } else {
+            endpoint.pod_name.as_str().into()
+        };
         // A socket address is always a valid authority: digits, dots, colons and, for IPv6, brackets.
-        let authority = Authority::try_from(endpoint.address.to_string())
-            .unwrap_or_else(|_| Authority::from_static("0.0.0.0:0"));
-        let chosen = metrics.chosen(label(&endpoint).as_str());
+        let authority =
+            Authority::try_from(address).unwrap_or_else(|_| Authority::from_static("0.0.0.0:0"));
+        let chosen = metrics.chosen(&label);
+        let in_flight = AtomicUsize::new(0);
         Self {
             endpoint,
             authority,
-            in_flight: AtomicUsize::new(0),
+            label,
+            in_flight,
             chosen,
         }
-    }
-
-    /// Its name, or its address if it has none.
-    pub fn label(&self) -> String {
-        label(&self.endpoint)
-    }
-}
-
-fn label(endpoint: &Endpoint) -> String {
-    if endpoint.pod_name.is_empty() {
-        endpoint.address.to_string()
-    } else {
-        endpoint.pod_name.clone()
     }
 }
 
@@ -137,33 +135,24 @@ impl Service {
     /// Callers take turns (the directory's lock), so no update is lost.
     pub fn update(self: &Arc<Self>, settings: Settings, endpoints: Vec<Endpoint>) {
         let before = self.state.load_full();
-        let known = |endpoint: &Endpoint| {
-            before
-                .pods
-                .iter()
-                .find(|pod| pod.endpoint == *endpoint)
-                .cloned()
+        let known: HashMap<&Endpoint, &Arc<Pod>> =
+            before.pods.iter().map(|pod| (&pod.endpoint, pod)).collect();
+        let pod = |endpoint: Endpoint| match known.get(&endpoint) {
+            Some(pod) => Arc::clone(pod),
+            None => Arc::new(Pod::new(endpoint, &self.metrics)),
         };
-        let pods: Vec<_> = endpoints
-            .into_iter()
-            .map(|endpoint| {
-                known(&endpoint).unwrap_or_else(|| Arc::new(Pod::new(endpoint, &self.metrics)))
-            })
-            .collect();
+        let pods: Vec<_> = endpoints.into_iter().map(pod).collect();
         self.metrics.ready_pods.set(pods.len() as i64);
+        self.forget_pods_that_left(&before.pods, &pods);
         self.state.store(Arc::new(State { settings, pods }));
-        self.forget_pods_that_left(&before.pods);
         self.pods_changed.send_replace(());
         self.pump();
     }
 
-    fn forget_pods_that_left(&self, before: &[Arc<Pod>]) {
-        let now = self.state.load();
-        for pod in before {
-            if !now.pods.iter().any(|stays| stays.label() == pod.label()) {
-                self.metrics.forget_pod(&pod.label());
-            }
-        }
+    fn forget_pods_that_left(&self, before: &[Arc<Pod>], now: &[Arc<Pod>]) {
+        let staying: HashSet<&str> = now.iter().map(|pod| &*pod.label).collect();
+        let left = before.iter().filter(|pod| !staying.contains(&*pod.label));
+        left.for_each(|pod| self.metrics.forget_pod(&pod.label));
     }
 
     /// Lets nobody wait from now on; whoever waits learns why.
@@ -382,6 +371,7 @@ impl Drop for Wave {
 }
 
 /// A request's place among the held ones, until dropped.
+#[derive(Debug)]
 struct Held {
     service: Arc<Service>,
     ticket: Option<Ticket>,

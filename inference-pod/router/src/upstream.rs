@@ -32,7 +32,7 @@ impl Default for UpstreamConfig {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(2),
-            head_timeout: Duration::from_secs(600),
+            head_timeout: Duration::from_mins(10),
             idle_timeout: Duration::from_secs(20),
             max_idle_per_pod: 256,
         }

@@ -35,13 +35,28 @@ impl ApiServer {
         let mood = Arc::new(AtomicU8::new(mood as u8));
         let services = Arc::new(std::sync::Mutex::new(services));
         let (changes, _) = broadcast::channel(16);
-        let (its_mood, its_services, its_changes) = (Arc::clone(&mood), Arc::clone(&services), changes.clone());
+        let (its_mood, its_services, its_changes) =
+            (Arc::clone(&mood), Arc::clone(&services), changes.clone());
         let server = Pod::start(move |exchange| {
-            let objects = if exchange.head.contains("/inferenceservices?") { its_services.lock().expect("not poisoned").clone() } else { vec![slice()] };
-            answer(exchange, its_mood.load(Ordering::SeqCst), objects, its_changes.subscribe())
+            let objects = if exchange.head.contains("/inferenceservices?") {
+                its_services.lock().expect("not poisoned").clone()
+            } else {
+                vec![slice()]
+            };
+            answer(
+                exchange,
+                its_mood.load(Ordering::SeqCst),
+                objects,
+                its_changes.subscribe(),
+            )
         })
         .await;
-        Self { server, mood, services, changes }
+        Self {
+            server,
+            mood,
+            services,
+            changes,
+        }
     }
 
     fn feel(&self, mood: Mood) {
@@ -53,29 +68,53 @@ impl ApiServer {
     }
 
     fn send(&self, kind: &str, object: &Value) {
-        let _ = self.changes.send(Some(json!({"type": kind, "object": object}).to_string() + "\n"));
+        let _ = self.changes.send(Some(
+            json!({"type": kind, "object": object}).to_string() + "\n",
+        ));
     }
 
     fn follow(&self) -> (Arc<Directory>, Arc<Metrics>) {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let config = kube::Config::new(format!("http://{}", self.server.address).parse().expect("a URI"));
+        let config = kube::Config::new(
+            format!("http://{}", self.server.address)
+                .parse()
+                .expect("a URI"),
+        );
         let client = kube::Client::try_from(config).expect("a client");
         let metrics = Arc::new(Metrics::default());
         let directory = Arc::new(Directory::new(Arc::clone(&metrics), 1000));
-        tokio::spawn(follow_services(client.clone(), Arc::clone(&directory), Arc::clone(&metrics)));
-        tokio::spawn(follow_endpoints(client, Arc::clone(&directory), Arc::clone(&metrics)));
+        tokio::spawn(follow_services(
+            client.clone(),
+            Arc::clone(&directory),
+            Arc::clone(&metrics),
+        ));
+        tokio::spawn(follow_endpoints(
+            client,
+            Arc::clone(&directory),
+            Arc::clone(&metrics),
+        ));
         (directory, metrics)
     }
 }
 
-async fn answer(mut exchange: Exchange, mood: u8, objects: Vec<Value>, mut changes: broadcast::Receiver<Option<String>>) {
+async fn answer(
+    mut exchange: Exchange,
+    mood: u8,
+    objects: Vec<Value>,
+    mut changes: broadcast::Receiver<Option<String>>,
+) {
     if mood == Mood::Down as u8 {
-        return exchange.finish_with("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".into()).await;
+        return exchange
+            .finish_with("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".into())
+            .await;
     }
     let streaming = exchange.head.contains("sendinitialevents=true");
     if streaming && mood == Mood::WithoutStreamingLists as u8 {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422, "reason": "Invalid", "message": "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}).to_string();
-        let head = format!("HTTP/1.1 422 Unprocessable Entity\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", status.len());
+        let head = format!(
+            "HTTP/1.1 422 Unprocessable Entity\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            status.len()
+        );
         return exchange.finish_with(head + &status).await;
     }
     if !exchange.head.contains("watch=true") {
@@ -85,7 +124,11 @@ async fn answer(mut exchange: Exchange, mood: u8, objects: Vec<Value>, mut chang
     exchange.write("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n").await;
     if streaming {
         for object in objects {
-            exchange.write(&chunk(&(json!({"type": "ADDED", "object": object}).to_string() + "\n"))).await;
+            exchange
+                .write(&chunk(
+                    &(json!({"type": "ADDED", "object": object}).to_string() + "\n"),
+                ))
+                .await;
         }
         let end = json!({"type": "BOOKMARK", "object": {"kind": "x", "apiVersion": "v1", "metadata": {"resourceVersion": "2", "annotations": {"k8s.io/initial-events-end": "true"}}}});
         exchange.write(&chunk(&(end.to_string() + "\n"))).await;
@@ -120,7 +163,9 @@ async fn until(mut true_now: impl FnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), reached).await.expect("it becomes true");
+    tokio::time::timeout(Duration::from_secs(30), reached)
+        .await
+        .expect("it becomes true");
 }
 
 fn has(directory: &Directory, model: &str) -> bool {
@@ -144,18 +189,32 @@ async fn an_api_server_that_goes_away_leaves_the_routes_in_force_until_it_is_bac
     let api = ApiServer::start(Mood::Good, vec![service("chat"), service("old")]).await;
     let (directory, metrics) = api.follow();
     until(|| directory.is_synced()).await;
-    let errors = |metrics: &Metrics| metrics.encode().expect("encodes").contains("watch_errors_total{kind=\"InferenceService\"}");
+    let errors = |metrics: &Metrics| {
+        metrics
+            .encode()
+            .expect("encodes")
+            .contains("watch_errors_total{kind=\"InferenceService\"}")
+    };
     api.feel(Mood::Down);
     until(|| errors(&metrics)).await;
     assert!(directory.is_synced() && has(&directory, "old"));
-    assert_eq!(directory.lookup("chat").expect("still known").ready_pods(), 1);
+    assert_eq!(
+        directory.lookup("chat").expect("still known").ready_pods(),
+        1
+    );
     *api.services.lock().expect("not poisoned") = vec![service("chat"), service("new")];
     api.feel(Mood::Good);
     // A listing or a watch may come first: what was deleted meanwhile is only gone with a new listing, which a real API server
     // forces by refusing the outdated version.
-    api.send("ERROR", &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}));
+    api.send(
+        "ERROR",
+        &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}),
+    );
     until(|| {
-        api.send("ERROR", &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}));
+        api.send(
+            "ERROR",
+            &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}),
+        );
         has(&directory, "new") && !has(&directory, "old")
     })
     .await;
@@ -166,7 +225,13 @@ async fn an_api_server_that_goes_away_leaves_the_routes_in_force_until_it_is_bac
 async fn starts_without_an_api_server_and_finds_it_later() {
     let api = ApiServer::start(Mood::Down, vec![service("chat")]).await;
     let (directory, metrics) = api.follow();
-    until(|| metrics.encode().expect("encodes").contains("watch_errors_total")).await;
+    until(|| {
+        metrics
+            .encode()
+            .expect("encodes")
+            .contains("watch_errors_total")
+    })
+    .await;
     assert!(!directory.is_synced());
     api.feel(Mood::Good);
     until(|| directory.is_synced() && has(&directory, "chat")).await;

@@ -53,10 +53,9 @@ async fn answer_one(
 }
 
 fn stream_of(events: &[&str]) -> String {
-    let body: String = events
-        .iter()
-        .map(|event| format!("data: {event}\n\n"))
-        .collect();
+    let body = events.iter().fold(String::new(), |body, event| {
+        body + "data: " + event + "\n\n"
+    });
     format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{body}")
 }
 

@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    const MINUTE: Duration = Duration::from_secs(60);
+    const MINUTE: Duration = Duration::from_mins(1);
 
     #[test]
     fn a_pod_that_never_took_the_request_is_passed_over_at_once() {

@@ -80,7 +80,7 @@ impl Default for Settings {
         Self {
             policy: Policy::TwoChoices,
             hold_max_requests: 1000,
-            hold_timeout: Duration::from_secs(120),
+            hold_timeout: Duration::from_mins(2),
             pod_capacity: 64,
         }
     }
@@ -100,7 +100,7 @@ pub struct ServiceRecord {
 }
 
 /// One address behind a service.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
     /// Where the pod listens.
     pub address: SocketAddr,
