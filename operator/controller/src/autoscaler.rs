@@ -12,7 +12,7 @@ use std::{
 use futures::{FutureExt, StreamExt, stream};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{Patch, PatchParams},
 };
 use pagoda_crds::{InferenceService, api::LastDecision, names};
@@ -25,8 +25,8 @@ use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{
-    context::Context, dereference::pods_of, endpoints::gateway_addresses, events,
-    http_server::Health, metrics::Target, model_facts::address,
+    context::Context, endpoints::gateway_addresses, events, http_server::Health, metrics::Target,
+    model_facts::address,
 };
 
 const ROUND: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ const SCRAPE_TIMEOUT: Duration = Duration::from_millis(900);
 /// Scrapes at once.
 const CONCURRENCY: usize = 128;
 
-type GatewayReadings = BTreeMap<(String, String), GatewayReading>;
+type GatewayReadings = BTreeMap<Key, GatewayReading>;
 
 /// Scales until the process ends.
 pub async fn run(context: Arc<Context>, health: Arc<Health>) {
@@ -79,7 +79,11 @@ async fn round(context: &Context, histories: &mut HashMap<String, History>, cloc
     if scaled.is_empty() {
         return;
     }
-    let pods: Vec<Vec<PodView>> = scaled.iter().map(|s| ready_pods(context, s)).collect();
+    let mut ready = ready_pods(context);
+    let pods: Vec<Vec<PodView>> = scaled
+        .iter()
+        .map(|s| ready.remove(&key(s)).unwrap_or_default())
+        .collect();
     let (gateways, readings) = tokio::join!(ask_gateways(context), ask_pods(context, &pods));
     let now = clock.elapsed().as_millis() as u64;
     for (service, readings) in scaled.iter().zip(readings) {
@@ -95,11 +99,29 @@ async fn round(context: &Context, histories: &mut HashMap<String, History>, cloc
     }
 }
 
-fn ready_pods(context: &Context, service: &Service) -> Vec<PodView> {
-    let pods = pods_of(&context.stores, &service.namespace, &service.name);
-    pods.into_iter()
-        .filter(|p| p.ready && !p.leaving && p.ip.is_some())
-        .collect()
+type Key = (String, String);
+
+fn key(service: &Service) -> Key {
+    (service.namespace.clone(), service.name.clone())
+}
+
+/// Ready pods of all services, in one pass.
+fn ready_pods(context: &Context) -> HashMap<Key, Vec<PodView>> {
+    let mut ready: HashMap<Key, Vec<PodView>> = HashMap::new();
+    for pod in context.stores.pods.state() {
+        let view = PodView::of(&pod);
+        let service = pod
+            .labels()
+            .get(names::LABEL_SERVICE)
+            .cloned()
+            .zip(pod.namespace());
+        if let Some((name, namespace)) =
+            service.filter(|_| view.ready && !view.leaving && view.ip.is_some())
+        {
+            ready.entry((namespace, name)).or_default().push(view);
+        }
+    }
+    ready
 }
 
 /// A gateway that answers and has no series for a service has had no request for it.
@@ -107,7 +129,7 @@ fn of_service(
     gateways: &[Option<GatewayReadings>],
     service: &Service,
 ) -> Vec<Option<GatewayReading>> {
-    let key = (service.namespace.clone(), service.name.clone());
+    let key = key(service);
     gateways
         .iter()
         .map(|gateway| {
@@ -240,7 +262,7 @@ async fn scale(context: &Context, service: &Service, decision: &Decision) {
         reason: why.clone(),
     };
     context.remember(&service.uid, |memory| {
-        memory.autoscaling.last_change = Some(change)
+        memory.autoscaling.last_change = Some(change);
     });
     let about = events::reference(&service.namespace, &service.name, &service.uid);
     events::publish(

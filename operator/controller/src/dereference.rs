@@ -29,7 +29,7 @@ pub fn dereference(stores: &Stores, namespace: &str, name: &str) -> Surroundings
 }
 
 /// Pods of a service, by name.
-pub fn pods_of(stores: &Stores, namespace: &str, name: &str) -> Vec<PodView> {
+fn pods_of(stores: &Stores, namespace: &str, name: &str) -> Vec<PodView> {
     let belongs = |pod: &k8s_openapi::api::core::v1::Pod| {
         pod.metadata.namespace.as_deref() == Some(namespace)
             && pod

@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use crate::metrics::Metrics;
 
 /// A loop that has not turned for this long is wedged.
-const WEDGED: Duration = Duration::from_secs(60);
+const WEDGED: Duration = Duration::from_mins(1);
 
 /// Signs of life of the loops.
 pub struct Health {

@@ -4,6 +4,9 @@
 //! `dereference -> (validate -> build, in the core) -> apply -> update_status`. Beside it runs the `autoscaler`, once a
 //! second. Everything that writes asks [`lease::Leadership`] first.
 
+// Literals read better in tests without an ampersand.
+#![cfg_attr(test, allow(clippy::needless_pass_by_value))]
+
 pub mod apply;
 pub mod autoscaler;
 pub mod boot;

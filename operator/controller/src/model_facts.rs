@@ -51,7 +51,7 @@ pub async fn model_facts(
                 .find_map(|entry| entry.pagoda)
                 .filter(is_bounded)?;
             context.remember(uid, |memory| {
-                memory.model = Some((revision.to_owned(), facts.clone()))
+                memory.model = Some((revision.to_owned(), facts.clone()));
             });
             Some(facts)
         }

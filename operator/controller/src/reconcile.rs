@@ -40,11 +40,11 @@ use crate::{
 };
 
 /// A missed event is made good after this long.
-const RESYNC: Duration = Duration::from_secs(600);
+const RESYNC: Duration = Duration::from_mins(10);
 /// Facts that a ready pod has not told yet are asked for again.
 const FACTS_RETRY: Duration = Duration::from_secs(3);
 const BEAT_EVERY: Duration = Duration::from_secs(5);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+const LONGEST_RETRY: Duration = Duration::from_mins(1);
 
 /// Why a reconcile is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -117,13 +117,14 @@ fn report(error: &kube::runtime::controller::Error<ReconcileError, kube::runtime
         // A service that was deleted: its children go with it.
         Error::ObjectNotFound(_) => {}
         Error::ReconcilerFailed(error, object) => {
-            tracing::warn!(%object, %error, "reconcile failed; it is tried again")
+            tracing::warn!(%object, %error, "reconcile failed; it is tried again");
         }
         other => tracing::error!(error = %other, "the reconcile loop stumbled"),
     }
 }
 
 /// Trying again waits twice as long each time.
+#[expect(clippy::needless_pass_by_value, reason = "the applier hands both over")]
 fn retry(object: Arc<Guarded>, _: &ReconcileError, context: Arc<Context>) -> Action {
     let uid = object.meta().uid.clone().unwrap_or_default();
     let failures = context.remember(&uid, |memory| {

@@ -3,7 +3,7 @@
 //! Children and pods are watched by label, so that other people's objects cost nothing. They are kept whole (without
 //! managed fields), because knowing a child saves writing it.
 
-use std::{fmt::Debug, hash::Hash};
+use std::{fmt::Debug, sync::Arc};
 
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use k8s_openapi::api::{
@@ -24,6 +24,7 @@ use kube::{
 use pagoda_crds::{InferenceService, names};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::sync::watch as watch_channel;
 
 use crate::settings::Settings;
 use pagoda_operator_core::build::ChildKind;
@@ -52,6 +53,8 @@ pub struct Stores {
     service_accounts: Store<ServiceAccount>,
     core_services: Store<Service>,
     budgets: Store<PodDisruptionBudget>,
+    /// Kinds that have not been read yet.
+    unread: watch_channel::Receiver<usize>,
 }
 
 impl Stores {
@@ -66,18 +69,24 @@ impl Stores {
         }
     }
 
-    /// Waits until every watch has been read once. Before that, an absent child may only be unread.
-    pub async fn wait_until_read(&self) -> Result<(), reflector::store::WriterDropped> {
-        self.deployments.wait_until_ready().await?;
-        self.pods.wait_until_ready().await?;
-        self.gateways.wait_until_ready().await?;
-        self.config_maps.wait_until_ready().await?;
-        self.service_accounts.wait_until_ready().await?;
-        self.core_services.wait_until_ready().await?;
-        self.budgets.wait_until_ready().await?;
-        self.services.wait_until_ready().await
+    /// Waits until every watch has been read once. Before that, an absent child may only be unread. Fails when the
+    /// watches have ended.
+    ///
+    /// Not with `Store::wait_until_ready`, which wakes the last of several waiters only.
+    pub async fn wait_until_read(&self) -> Result<(), WatchesEnded> {
+        let mut unread = self.unread.clone();
+        unread
+            .wait_for(|kinds| *kinds == 0)
+            .await
+            .map(|_| ())
+            .map_err(|_| WatchesEnded)
     }
 }
+
+/// The watches have ended, and with them the process.
+#[derive(Debug, thiserror::Error)]
+#[error("the watches have ended")]
+pub struct WatchesEnded;
 
 fn find<K>(store: &Store<K>, namespace: &str, name: &str) -> Option<Value>
 where
@@ -89,99 +98,82 @@ where
 
 /// Starts all watches. They run while the returned stream is polled.
 pub fn watch(client: &Client, settings: &Settings) -> (Stores, Watches) {
-    let children = || {
-        watcher::Config::default().labels(&format!(
-            "{}={}",
-            names::LABEL_MANAGED_BY,
-            names::MANAGED_BY_OPERATOR
-        ))
-    };
+    let ours = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY_OPERATOR);
     let gateway = format!(
         "{}={}",
         names::LABEL_SLICE_SERVICE,
         settings.gateway_service
     );
-    let namespace = settings.watch_namespace.as_deref();
-    let (services, of_services) = read(
-        scoped(client, namespace),
-        watcher::Config::default(),
-        own_name,
-    );
-    let (deployments, of_deployments) = read(scoped(client, namespace), children(), named_by_label);
-    let (config_maps, of_config_maps) = read(scoped(client, namespace), children(), named_by_label);
-    let (service_accounts, of_service_accounts) =
-        read(scoped(client, namespace), children(), named_by_label);
-    let (core_services, of_core_services) =
-        read(scoped(client, namespace), children(), named_by_label);
-    let (budgets, of_budgets) = read(scoped(client, namespace), children(), named_by_label);
-    let (pods, of_pods) = read(scoped(client, namespace), children(), named_by_label);
-    let (gateways, of_gateways) = read(
-        scoped(client, Some(&settings.system_namespace)),
-        watcher::Config::default().labels(&gateway),
-        nobody,
-    );
-    let stores = Stores {
-        services,
-        deployments,
-        pods,
-        gateways,
-        config_maps,
-        service_accounts,
-        core_services,
-        budgets,
+    let children = watcher::Config::default().labels(&ours);
+    let gateways = watcher::Config::default().labels(&gateway);
+    let mut reader = Reader {
+        client,
+        unread: Arc::new(watch_channel::Sender::new(0)),
+        watches: Vec::new(),
     };
-    let all = [
-        of_services,
-        of_deployments,
-        of_config_maps,
-        of_service_accounts,
-        of_core_services,
-        of_budgets,
-        of_pods,
-        of_gateways,
-    ];
-    (stores, futures::stream::select_all(all).boxed())
+    let namespace = settings.watch_namespace.as_deref();
+    let system = Some(settings.system_namespace.as_str());
+    let stores = Stores {
+        services: reader.read(namespace, &watcher::Config::default(), |service| {
+            Some(ObjectRef::from_obj(service))
+        }),
+        deployments: reader.read(namespace, &children, named_by_label),
+        pods: reader.read(namespace, &children, named_by_label),
+        gateways: reader.read(system, &gateways, |_| None),
+        config_maps: reader.read(namespace, &children, named_by_label),
+        service_accounts: reader.read(namespace, &children, named_by_label),
+        core_services: reader.read(namespace, &children, named_by_label),
+        budgets: reader.read(namespace, &children, named_by_label),
+        unread: reader.unread.subscribe(),
+    };
+    (stores, futures::stream::select_all(reader.watches).boxed())
 }
 
-fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-{
-    match namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
+/// Reads kinds into stores, and collects their changes.
+struct Reader<'a> {
+    client: &'a Client,
+    unread: Arc<watch_channel::Sender<usize>>,
+    watches: Vec<Watches>,
+}
+
+impl Reader<'_> {
+    /// `about` tells which service a change is about.
+    fn read<K>(
+        &mut self,
+        namespace: Option<&str>,
+        config: &watcher::Config,
+        about: fn(&K) -> Option<ObjectRef<Guarded>>,
+    ) -> Store<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    {
+        let api: Api<K> = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        self.unread.send_modify(|kinds| *kinds += 1);
+        let (unread, mut counted) = (self.unread.clone(), false);
+        let (store, writer) = reflector::store();
+        let changes = watcher(api, config.clone().timeout(WATCH_SECONDS))
+            .modify(|object| object.meta_mut().managed_fields = None)
+            .default_backoff()
+            .reflect(writer)
+            .inspect_ok(move |event| {
+                if matches!(event, watcher::Event::InitDone)
+                    && !std::mem::replace(&mut counted, true)
+                {
+                    unread.send_modify(|kinds| *kinds -= 1);
+                }
+            })
+            .touched_objects()
+            .try_filter_map(move |object| futures::future::ok(about(&object)));
+        self.watches.push(changes.boxed());
+        store
     }
-}
-
-/// Reads one kind into a store, and tells which service each change is about.
-fn read<K>(
-    api: Api<K>,
-    config: watcher::Config,
-    about: fn(&K) -> Option<ObjectRef<Guarded>>,
-) -> (Store<K>, Watches)
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone + Default,
-{
-    let (store, writer) = reflector::store();
-    let changes = watcher(api, config.timeout(WATCH_SECONDS))
-        .modify(|object| object.meta_mut().managed_fields = None)
-        .default_backoff()
-        .reflect(writer)
-        .touched_objects()
-        .try_filter_map(move |object| futures::future::ok(about(&object)));
-    (store, changes.boxed())
-}
-
-fn own_name(object: &Guarded) -> Option<ObjectRef<Guarded>> {
-    Some(ObjectRef::from_obj(object))
 }
 
 fn named_by_label<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Guarded>> {
     let service = object.labels().get(names::LABEL_SERVICE)?;
     Some(ObjectRef::new(service).within(&object.namespace()?))
-}
-
-fn nobody(_: &EndpointSlice) -> Option<ObjectRef<Guarded>> {
-    None
 }

@@ -5,6 +5,9 @@
 //! controller applies. The steps, in order: [`validate`](mod@validate) -> [`build`](mod@build) -> (apply) ->
 //! [`status`](mod@status); and beside them [`autoscale`].
 
+// Literals read better in tests without an ampersand.
+#![cfg_attr(test, allow(clippy::needless_pass_by_value))]
+
 pub mod autoscale;
 pub mod build;
 pub mod compare;

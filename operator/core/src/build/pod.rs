@@ -151,7 +151,7 @@ fn volumes(service: &Service) -> Value {
     match (&source.uri, &source.sha256) {
         (ModelUri::File { .. } | ModelUri::Pvc { .. }, None) => volumes.extend(lies_in("model")),
         (ModelUri::Image { .. }, _) => {
-            volumes.extend([fetched(), json!({"name": "engine-binary", "emptyDir": {}})])
+            volumes.extend([fetched(), json!({"name": "engine-binary", "emptyDir": {}})]);
         }
         _ => volumes.extend([Some(fetched()), lies_in("source")].into_iter().flatten()),
     }

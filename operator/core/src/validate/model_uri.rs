@@ -91,8 +91,9 @@ impl ModelUri {
     fn parse_file(rest: &str) -> Result<Self, UriError> {
         let (directory, file) = rest.rsplit_once('/').ok_or(UriError::File)?;
         // A file in the root would mount the whole node.
-        let directory_is_plain =
-            directory.starts_with('/') && directory.trim_matches('/') != "" && is_path(directory);
+        let directory_is_plain = directory.starts_with('/')
+            && !directory.trim_matches('/').is_empty()
+            && is_path(directory);
         if !directory_is_plain || !is_path(file) {
             return Err(UriError::File);
         }
