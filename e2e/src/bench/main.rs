@@ -1,0 +1,57 @@
+//! `pagoda-bench NAME`: every benchmark, each ending with one flat JSON object on the last line. `./bench` builds and runs it.
+
+mod engine;
+mod memory;
+mod peers;
+mod statistics;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use pagoda_e2e::cache::Cache;
+
+/// Measures Pagoda beside its peers: a table for people, and as the last line one flat JSON object.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bench",
+    bin_name = "./bench",
+    subcommand_value_name = "NAME",
+    subcommand_help_heading = "Benchmarks"
+)]
+struct Cli {
+    #[command(subcommand)]
+    benchmark: Option<Benchmark>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    /// Prefill and decode speed of our engine over llama.cpp's, on the same file and threads
+    Engine(engine::Arguments),
+}
+
+fn main() -> Result<()> {
+    let cache = Cache::from_env()?;
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("the package lies in no workspace")?;
+    match Cli::parse().benchmark {
+        None => list(),
+        Some(Benchmark::Engine(arguments)) => engine::run_benchmark(&arguments, &cache, workspace)?,
+    }
+    Ok(())
+}
+
+fn list() {
+    println!("usage: ./bench NAME [OPTIONS], where NAME is one of");
+    for command in <Cli as clap::CommandFactory>::command().get_subcommands() {
+        println!(
+            "  {:<10}{}",
+            command.get_name(),
+            command
+                .get_about()
+                .map(ToString::to_string)
+                .unwrap_or_default()
+        );
+    }
+}
