@@ -71,13 +71,21 @@ impl QuantisedRows {
         (self.rows, self.blocks) = (rows, k / BLOCK);
         self.coarse.resize(rows * self.blocks, Q8Block::default());
         self.fine.resize(rows * self.blocks, Q8Block::default());
-        self.flags.resize(rows.div_ceil(GROUP_ROWS) * self.blocks, 0);
+        self.flags
+            .resize(rows.div_ceil(GROUP_ROWS) * self.blocks, 0);
     }
 
     /// A handle through which threads write blocks at once; [`QuantisedRows::mark`] follows.
     pub(crate) fn writer(&mut self) -> BlockWriter {
-        let (coarse, fine) = (SharedMut::new(&mut self.coarse), SharedMut::new(&mut self.fine));
-        BlockWriter { blocks: self.blocks, coarse, fine }
+        let (coarse, fine) = (
+            SharedMut::new(&mut self.coarse),
+            SharedMut::new(&mut self.fine),
+        );
+        BlockWriter {
+            blocks: self.blocks,
+            coarse,
+            fine,
+        }
     }
 
     /// Chooses the blocks that use their second byte.
@@ -88,7 +96,8 @@ impl QuantisedRows {
             let first = group * GROUP_ROWS;
             for row in first..rows.min(first + GROUP_ROWS) {
                 let row_blocks = &coarse[row * blocks..][..blocks];
-                let mean = row_blocks.iter().map(|b| b.scale * b.scale).sum::<f32>() / blocks as f32;
+                let mean =
+                    row_blocks.iter().map(|b| b.scale * b.scale).sum::<f32>() / blocks as f32;
                 for (flag, block) in flags.iter_mut().zip(row_blocks) {
                     *flag |= u8::from(block.scale * block.scale > mean) << (row - first);
                 }
@@ -113,7 +122,8 @@ impl QuantisedRows {
         let mut out = Vec::new();
         for (i, (coarse, fine)) in self.coarse.iter().zip(&self.fine).enumerate() {
             let (row, block) = (i / self.blocks, i % self.blocks);
-            let flagged = self.flags[row / GROUP_ROWS * self.blocks + block] >> (row % GROUP_ROWS) & 1 == 1;
+            let flagged =
+                self.flags[row / GROUP_ROWS * self.blocks + block] >> (row % GROUP_ROWS) & 1 == 1;
             let rest = if flagged { fine.values() } else { [0.0; BLOCK] };
             out.extend(coarse.values().iter().zip(rest).map(|(a, b)| a + b));
         }
@@ -124,9 +134,19 @@ impl QuantisedRows {
     #[cfg(test)]
     pub(crate) fn part(&self, range: std::ops::Range<usize>) -> Self {
         let blocks = range.start * self.blocks..range.end * self.blocks;
-        let (coarse, fine) = (self.coarse[blocks.clone()].to_vec(), self.fine[blocks].to_vec());
-        let mut part = Self { rows: range.len(), blocks: self.blocks, coarse, fine, flags: Vec::new() };
-        part.flags.resize(part.rows.div_ceil(GROUP_ROWS) * part.blocks, 0);
+        let (coarse, fine) = (
+            self.coarse[blocks.clone()].to_vec(),
+            self.fine[blocks].to_vec(),
+        );
+        let mut part = Self {
+            rows: range.len(),
+            blocks: self.blocks,
+            coarse,
+            fine,
+            flags: Vec::new(),
+        };
+        part.flags
+            .resize(part.rows.div_ceil(GROUP_ROWS) * part.blocks, 0);
         part.mark(&ThreadPool::new(1).unwrap());
         part
     }
@@ -177,9 +197,20 @@ unsafe fn quantise_block<S: Simd>(x: [S::F; 2], out: *mut Q8Block) -> [S::F; 2] 
     // SAFETY: the caller passes a writable block and has the instruction set.
     unsafe {
         let largest = S::largest(S::max(S::abs(x[0]), S::abs(x[1])));
-        let inverse = if largest < SMALLEST { 0.0 } else { 127.0 / largest };
-        let scale = if largest < SMALLEST { 0.0 } else { largest / 127.0 };
-        let rounded = [S::round(S::mul(x[0], S::splat(inverse))), S::round(S::mul(x[1], S::splat(inverse)))];
+        let inverse = if largest < SMALLEST {
+            0.0
+        } else {
+            127.0 / largest
+        };
+        let scale = if largest < SMALLEST {
+            0.0
+        } else {
+            largest / 127.0
+        };
+        let rounded = [
+            S::round(S::mul(x[0], S::splat(inverse))),
+            S::round(S::mul(x[1], S::splat(inverse))),
+        ];
         let q = (&raw mut (*out).q).cast::<i8>();
         let first = S::store_i8(q, rounded[0]);
         let second = S::store_i8(q.add(16), rounded[1]);
@@ -188,7 +219,10 @@ unsafe fn quantise_block<S: Simd>(x: [S::F; 2], out: *mut Q8Block) -> [S::F; 2] 
         (*out).minus_128_sum = -128i32.wrapping_mul(first.wrapping_add(second));
         (*out).half_sums = [first as i16, second as i16];
         let minus = S::splat(-scale);
-        [S::fma(rounded[0], minus, x[0]), S::fma(rounded[1], minus, x[1])]
+        [
+            S::fma(rounded[0], minus, x[0]),
+            S::fma(rounded[1], minus, x[1]),
+        ]
     }
 }
 
@@ -217,14 +251,21 @@ impl Kernel for Quantise<'_> {
 /// # Panics
 /// When `k` is no multiple of 32 or `x` no whole number of rows.
 pub fn quantise_rows(cpu: Cpu, pool: &ThreadPool, x: &[f32], k: usize, out: &mut QuantisedRows) {
-    assert!(k > 0 && k.is_multiple_of(BLOCK) && x.len().is_multiple_of(k), "rows of whole blocks");
+    assert!(
+        k > 0 && k.is_multiple_of(BLOCK) && x.len().is_multiple_of(k),
+        "rows of whole blocks"
+    );
     let rows = x.len() / k;
     out.resize(rows, k);
     let writer = out.writer();
     // A row of a small model takes a tenth of a microsecond, a fork several.
     pool.split(rows, 4096usize.div_ceil(k), |range| {
         for row in range {
-            cpu.execute(Quantise { x: &x[row * k..][..k], row, out: writer });
+            cpu.execute(Quantise {
+                x: &x[row * k..][..k],
+                row,
+                out: writer,
+            });
         }
     });
     out.mark(pool);
@@ -266,7 +307,10 @@ mod tests {
         let rows = quantised(Cpu::detect(), &x, 96);
         assert_eq!(rows.flags[3 + 1] & 2, 2);
         assert_eq!((rows.flags[3] & 2, rows.flags[5] & 2), (0, 0));
-        for (value, x) in rows.values()[9 * 96 + 32..][..32].iter().zip(&x[9 * 96 + 32..]) {
+        for (value, x) in rows.values()[9 * 96 + 32..][..32]
+            .iter()
+            .zip(&x[9 * 96 + 32..])
+        {
             assert!((value - x).abs() <= 100.0 / 127.0 / 254.0, "{value} {x}");
         }
     }

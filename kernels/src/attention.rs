@@ -43,8 +43,15 @@ impl AttentionShape {
     }
 
     pub(crate) fn assert_fits(&self, cache: KvShape) {
-        assert!(self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads), "whole groups of heads");
-        assert_eq!((self.kv_heads, self.head_dim), (cache.kv_heads, cache.head_dim), "the store has these heads");
+        assert!(
+            self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads),
+            "whole groups of heads"
+        );
+        assert_eq!(
+            (self.kv_heads, self.head_dim),
+            (cache.kv_heads, cache.head_dim),
+            "the store has these heads"
+        );
     }
 
     fn group(&self) -> usize {
@@ -68,7 +75,12 @@ impl<'a> Segment<'a> {
         let used = start.checked_add(count)?.div_ceil(BLOCK_TOKENS);
         let table = table.get(..used)?;
         let valid = count > 0 && table.iter().all(|&block| (block as usize) < pool_blocks);
-        valid.then_some(Self { table, start, count, pool_blocks })
+        valid.then_some(Self {
+            table,
+            start,
+            count,
+            pool_blocks,
+        })
     }
 
     /// Tokens.
@@ -87,9 +99,17 @@ impl<'a> Segment<'a> {
     /// When the part is empty or reaches past the segment.
     #[must_use]
     pub fn part(&self, skip: usize, count: usize) -> Self {
-        assert!(count > 0 && skip + count <= self.count, "a part lies within its segment");
+        assert!(
+            count > 0 && skip + count <= self.count,
+            "a part lies within its segment"
+        );
         let end = (self.start + skip + count).div_ceil(BLOCK_TOKENS);
-        Self { table: &self.table[..end], start: self.start + skip, count, ..*self }
+        Self {
+            table: &self.table[..end],
+            start: self.start + skip,
+            count,
+            ..*self
+        }
     }
 
     pub(crate) fn pool_blocks(&self) -> usize {
@@ -99,7 +119,8 @@ impl<'a> Segment<'a> {
     /// Block and slot of each token.
     pub(crate) fn places(&self) -> impl Iterator<Item = (u32, usize)> + use<'a> {
         let table = self.table;
-        (self.start..self.start + self.count).map(move |at| (table[at / BLOCK_TOKENS], at % BLOCK_TOKENS))
+        (self.start..self.start + self.count)
+            .map(move |at| (table[at / BLOCK_TOKENS], at % BLOCK_TOKENS))
     }
 }
 
@@ -145,13 +166,25 @@ pub fn attend(
     cache.assert_holds(layer, segments);
     shape.assert_fits(cache.shape());
     let rows: usize = segments.iter().map(Segment::count).sum();
-    assert_eq!(qkv.len(), rows * shape.row_width(), "a row of queries, keys and values a token");
-    assert_eq!(out.len(), rows * shape.heads * shape.head_dim, "a row of heads a token");
+    assert_eq!(
+        qkv.len(),
+        rows * shape.row_width(),
+        "a row of queries, keys and values a token"
+    );
+    assert_eq!(
+        out.len(),
+        rows * shape.heads * shape.head_dim,
+        "a row of heads a token"
+    );
 
     let (units, partials) = plan(shape, segments);
     let partial_len = tile::partial_len(shape);
-    scratch.partials.resize(scratch.partials.len().max(partials * partial_len), 0.0);
-    scratch.threads.resize_with(scratch.threads.len().max(pool.threads()), Mutex::default);
+    scratch
+        .partials
+        .resize(scratch.partials.len().max(partials * partial_len), 0.0);
+    scratch
+        .threads
+        .resize_with(scratch.threads.len().max(pool.threads()), Mutex::default);
     let context = Context {
         shape,
         segments,
@@ -162,8 +195,14 @@ pub fn attend(
         partials: SharedMut::new(&mut scratch.partials),
     };
     let compute = |thread: usize, item: usize| {
-        let mut memory = scratch.threads[thread].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        cpu.execute(Tile { context: &context, unit: units[item], memory: &mut memory });
+        let mut memory = scratch.threads[thread]
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        cpu.execute(Tile {
+            context: &context,
+            unit: units[item],
+            memory: &mut memory,
+        });
     };
     let scores: usize = segments.iter().map(|s| s.count * (s.start + s.count)).sum();
     if scores * shape.heads < SERIAL_SCORES {
@@ -171,7 +210,10 @@ pub fn attend(
     } else {
         pool.share(units.len(), compute);
     }
-    cpu.execute(Merge { context: &context, units: &units });
+    cpu.execute(Merge {
+        context: &context,
+        units: &units,
+    });
 }
 
 struct Context<'a> {
@@ -207,7 +249,12 @@ fn plan(shape: AttentionShape, segments: &[Segment<'_>]) -> (Vec<Unit>, usize) {
                     units.push(unit);
                     continue;
                 }
-                units.extend((0..chunks).map(|chunk| Unit { chunk, chunks: 1, partial: Some(partials + chunk), ..unit }));
+                units.extend((0..chunks).map(|chunk| Unit {
+                    chunk,
+                    chunks: 1,
+                    partial: Some(partials + chunk),
+                    ..unit
+                }));
                 partials += chunks;
             }
         }
@@ -227,7 +274,10 @@ impl Kernel for Merge<'_> {
     fn run<S: Simd>(self) {
         let mut rest = self.units;
         while let Some(first) = rest.first() {
-            let same = rest.iter().take_while(|u| u.row == first.row && u.kv_head == first.kv_head).count();
+            let same = rest
+                .iter()
+                .take_while(|u| u.row == first.row && u.kv_head == first.kv_head)
+                .count();
             if let Some(slot) = first.partial {
                 // SAFETY: all units have ended; `same` consecutive slots from `slot` on belong to this row and head.
                 unsafe { merge_partials::<S>(self.context, first, slot, same) };
@@ -247,11 +297,18 @@ unsafe fn fold<S: Simd>(running: *mut f32, chunk: *const f32, padded: usize) {
         let keep = exp::<S>(S::splat(old - largest));
         let take = exp::<S>(S::splat(new - largest));
         *running = largest;
-        let sums = S::fma(S::splat(*running.add(1)), keep, S::mul(S::splat(*chunk.add(1)), take));
+        let sums = S::fma(
+            S::splat(*running.add(1)),
+            keep,
+            S::mul(S::splat(*chunk.add(1)), take),
+        );
         store_partial::<S>(running.add(1), sums, 1);
         for at in (tile::HEADER..tile::HEADER + padded).step_by(LANES) {
             let taken = S::mul(S::load(chunk.add(at)), take);
-            S::store(running.add(at), S::fma(S::load(running.add(at)), keep, taken));
+            S::store(
+                running.add(at),
+                S::fma(S::load(running.add(at)), keep, taken),
+            );
         }
     }
 }

@@ -34,16 +34,31 @@ impl<T: Zeroable> AlignedBuffer<T> {
     /// # Panics
     /// When `len` elements do not fit the address space. Callers bound sizes that come from files before.
     pub fn zeroed(len: usize) -> Self {
-        let bytes = len.checked_mul(size_of::<T>()).expect("buffer size fits the address space").max(1);
-        let align = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { CACHE_LINE_BYTES };
-        let layout = Layout::from_size_align(bytes, align).expect("buffer size fits the address space");
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .expect("buffer size fits the address space")
+            .max(1);
+        let align = if bytes >= HUGE_PAGE_BYTES {
+            HUGE_PAGE_BYTES
+        } else {
+            CACHE_LINE_BYTES
+        };
+        let layout =
+            Layout::from_size_align(bytes, align).expect("buffer size fits the address space");
         // SAFETY: the layout's size is at least 1.
         let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start.cast::<T>()) else { handle_alloc_error(layout) };
+        let Some(start) = NonNull::new(start.cast::<T>()) else {
+            handle_alloc_error(layout)
+        };
         if align == HUGE_PAGE_BYTES {
             advise_huge_pages(start.as_ptr().cast(), bytes);
         }
-        Self { start, len, layout, _owns: PhantomData }
+        Self {
+            start,
+            len,
+            layout,
+            _owns: PhantomData,
+        }
     }
 }
 
@@ -51,7 +66,13 @@ impl<T: Zeroable> AlignedBuffer<T> {
 fn advise_huge_pages(start: *mut u8, bytes: usize) {
     // SAFETY: the range was just allocated, starts on a huge page and holds no data; the advice changes no content. That it
     // fails (a kernel without huge pages) costs speed alone.
-    unsafe { libc::madvise(start.cast(), bytes & !(HUGE_PAGE_BYTES - 1), libc::MADV_HUGEPAGE) };
+    unsafe {
+        libc::madvise(
+            start.cast(),
+            bytes & !(HUGE_PAGE_BYTES - 1),
+            libc::MADV_HUGEPAGE,
+        )
+    };
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -81,7 +102,9 @@ impl<T: Zeroable> DerefMut for AlignedBuffer<T> {
 
 impl<T: Zeroable> std::fmt::Debug for AlignedBuffer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AlignedBuffer").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("AlignedBuffer")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 

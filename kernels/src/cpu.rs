@@ -77,10 +77,18 @@ impl Cpu {
             return Err(CpuError::Unknown(name.to_owned()));
         }
         let available = Self::available();
-        available.iter().copied().find(|cpu| cpu.name() == name).ok_or_else(|| CpuError::Unavailable {
-            wanted: name.to_owned(),
-            available: available.iter().map(|cpu| cpu.name()).collect::<Vec<_>>().join(", "),
-        })
+        available
+            .iter()
+            .copied()
+            .find(|cpu| cpu.name() == name)
+            .ok_or_else(|| CpuError::Unavailable {
+                wanted: name.to_owned(),
+                available: available
+                    .iter()
+                    .map(|cpu| cpu.name())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })
     }
 
     /// The level's name, as `PAGODA_CPU` takes it.
@@ -118,7 +126,9 @@ pub(crate) trait Kernel {
 
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -162,6 +172,9 @@ mod tests {
     #[test]
     fn an_unknown_name_is_refused_with_the_known_ones() {
         let error = Cpu::from_name(Some("mmx")).unwrap_err();
-        assert!(error.to_string().contains("portable, avx2 or avx512vnni"), "{error}");
+        assert!(
+            error.to_string().contains("portable, avx2 or avx512vnni"),
+            "{error}"
+        );
     }
 }

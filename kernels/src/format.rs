@@ -25,8 +25,16 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 8] =
-        [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q4_0, Self::Q4_1, Self::Q4K, Self::Q6K];
+    pub const ALL: [Self; 8] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q4K,
+        Self::Q6K,
+    ];
 
     /// Weights in one block of the file.
     pub fn block_elements(self) -> usize {
@@ -90,7 +98,10 @@ pub(crate) fn q4k_scale_and_min(packed: &[u8], j: usize) -> (u8, u8) {
     if j < 4 {
         (packed[j] & 63, packed[j + 4] & 63)
     } else {
-        ((packed[j + 4] & 15) | ((packed[j - 4] >> 6) << 4), (packed[j + 4] >> 4) | ((packed[j] >> 6) << 4))
+        (
+            (packed[j + 4] & 15) | ((packed[j - 4] >> 6) << 4),
+            (packed[j + 4] >> 4) | ((packed[j] >> 6) << 4),
+        )
     }
 }
 
@@ -116,9 +127,20 @@ pub(crate) fn q6k_quant(block: &[u8], i: usize) -> u8 {
 /// When `bytes` is not a whole number of blocks, or `out` not as long as their elements.
 pub fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) {
     let (block_bytes, block_elements) = (format.block_bytes(), format.block_elements());
-    assert!(bytes.len().is_multiple_of(block_bytes), "whole blocks of {}", format.name());
-    assert_eq!(bytes.len() / block_bytes * block_elements, out.len(), "one output a weight");
-    for (block, out) in bytes.chunks_exact(block_bytes).zip(out.chunks_exact_mut(block_elements)) {
+    assert!(
+        bytes.len().is_multiple_of(block_bytes),
+        "whole blocks of {}",
+        format.name()
+    );
+    assert_eq!(
+        bytes.len() / block_bytes * block_elements,
+        out.len(),
+        "one output a weight"
+    );
+    for (block, out) in bytes
+        .chunks_exact(block_bytes)
+        .zip(out.chunks_exact_mut(block_elements))
+    {
         dequantise_block(format, block, out);
     }
 }
@@ -134,7 +156,9 @@ fn dequantise_block(format: Format, block: &[u8], out: &mut [f32]) {
         }
         Format::Q4_0 => {
             let d = half_at(block, 0);
-            fill(out, |i| d * (f32::from(low_then_high(&block[2..], i)) - 8.0));
+            fill(out, |i| {
+                d * (f32::from(low_then_high(&block[2..], i)) - 8.0)
+            });
         }
         Format::Q4_1 => {
             let (d, m) = (half_at(block, 0), half_at(block, 2));
@@ -165,17 +189,28 @@ fn fill(out: &mut [f32], value: impl Fn(usize) -> f32) {
 
 /// Nibble `i` of 16 bytes whose low nibbles come first.
 fn low_then_high(bytes: &[u8], i: usize) -> u8 {
-    if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 }
+    if i < 16 {
+        bytes[i] & 15
+    } else {
+        bytes[i - 16] >> 4
+    }
 }
 
 /// Index of the first block of `bytes` that means a NaN or an infinity, if any.
 pub fn first_non_finite(format: Format, bytes: &[u8]) -> Option<usize> {
     let blocks = || bytes.chunks_exact(format.block_bytes());
     match format {
-        Format::F32 => blocks().position(|b| !f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_finite()),
+        Format::F32 => {
+            blocks().position(|b| !f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_finite())
+        }
         Format::F16 => blocks().position(|b| b[1] & 0x7c == 0x7c),
         Format::Bf16 => blocks().position(|b| b[1] & 0x7f == 0x7f && b[0] & 0x80 != 0),
-        _ => blocks().position(|b| format.half_fields().iter().any(|&at| b[at + 1] & 0x7c == 0x7c)),
+        _ => blocks().position(|b| {
+            format
+                .half_fields()
+                .iter()
+                .any(|&at| b[at + 1] & 0x7c == 0x7c)
+        }),
     }
 }
 

@@ -43,8 +43,12 @@ impl KvShape {
 
     /// Bytes one block takes over all layers; `None` where that overflows.
     pub fn block_bytes(&self) -> Option<usize> {
-        let dim = self.head_dim.checked_add(self.head_dim.checked_next_multiple_of(LANES)?)?;
-        dim.checked_mul(self.kv_heads)?.checked_mul(BLOCK_TOKENS * 2)?.checked_mul(self.layers)
+        let dim = self
+            .head_dim
+            .checked_add(self.head_dim.checked_next_multiple_of(LANES)?)?;
+        dim.checked_mul(self.kv_heads)?
+            .checked_mul(BLOCK_TOKENS * 2)?
+            .checked_mul(self.layers)
     }
 }
 
@@ -62,11 +66,20 @@ impl KvCache {
     /// # Panics
     /// When the shape's bytes overflow or an extent is zero; see [`KvShape::block_bytes`].
     pub fn new(shape: KvShape) -> Self {
-        let bytes = shape.block_bytes().and_then(|bytes| bytes.checked_mul(shape.blocks));
-        assert!(bytes.is_some_and(|bytes| bytes > 0), "a key and value store has a size");
+        let bytes = shape
+            .block_bytes()
+            .and_then(|bytes| bytes.checked_mul(shape.blocks));
+        assert!(
+            bytes.is_some_and(|bytes| bytes > 0),
+            "a key and value store has a size"
+        );
         let all = shape.layers * shape.blocks;
         let keys = AlignedBuffer::zeroed(all * shape.key_elements());
-        Self { shape, keys, values: AlignedBuffer::zeroed(all * shape.value_elements()) }
+        Self {
+            shape,
+            keys,
+            values: AlignedBuffer::zeroed(all * shape.value_elements()),
+        }
     }
 
     /// The extents.
@@ -86,20 +99,38 @@ impl KvCache {
     /// When either lies outside the pool.
     pub fn copy_block(&mut self, from: u32, to: u32) {
         let (from, to) = (from as usize, to as usize);
-        assert!(from < self.shape.blocks && to < self.shape.blocks, "blocks {from} and {to} lie within the pool");
+        assert!(
+            from < self.shape.blocks && to < self.shape.blocks,
+            "blocks {from} and {to} lie within the pool"
+        );
         for layer in 0..self.shape.layers {
             let first = layer * self.shape.blocks;
             let keys = self.shape.key_elements();
-            self.keys.copy_within((first + from) * keys..(first + from + 1) * keys, (first + to) * keys);
+            self.keys.copy_within(
+                (first + from) * keys..(first + from + 1) * keys,
+                (first + to) * keys,
+            );
             let values = self.shape.value_elements();
-            self.values.copy_within((first + from) * values..(first + from + 1) * values, (first + to) * values);
+            self.values.copy_within(
+                (first + from) * values..(first + from + 1) * values,
+                (first + to) * values,
+            );
         }
     }
 
     pub(crate) fn assert_holds(&self, layer: usize, segments: &[Segment<'_>]) {
-        assert!(layer < self.shape.layers, "layer {layer} of {}", self.shape.layers);
-        let fits = segments.iter().all(|s| s.pool_blocks() <= self.shape.blocks);
-        assert!(fits, "segments were checked against a pool no larger than this");
+        assert!(
+            layer < self.shape.layers,
+            "layer {layer} of {}",
+            self.shape.layers
+        );
+        let fits = segments
+            .iter()
+            .all(|s| s.pool_blocks() <= self.shape.blocks);
+        assert!(
+            fits,
+            "segments were checked against a pool no larger than this"
+        );
     }
 
     /// Keys of one head in a block: `[head_dim][16 tokens]`.
@@ -120,9 +151,15 @@ impl KvCache {
     pub(crate) fn writer(&mut self, layer: usize) -> KvWriter<'_> {
         let shape = self.shape;
         let first = layer * shape.blocks;
-        let keys = &mut self.keys[first * shape.key_elements()..][..shape.blocks * shape.key_elements()];
-        let values = &mut self.values[first * shape.value_elements()..][..shape.blocks * shape.value_elements()];
-        KvWriter { shape, keys: as_atomic(keys), values: as_atomic(values) }
+        let keys =
+            &mut self.keys[first * shape.key_elements()..][..shape.blocks * shape.key_elements()];
+        let values = &mut self.values[first * shape.value_elements()..]
+            [..shape.blocks * shape.value_elements()];
+        KvWriter {
+            shape,
+            keys: as_atomic(keys),
+            values: as_atomic(values),
+        }
     }
 }
 
@@ -153,12 +190,20 @@ impl KvWriter<'_> {
         value: S::F,
     ) {
         let (dim, padded) = (self.shape.head_dim, self.shape.padded_dim());
-        let key_at = block as usize * self.shape.key_elements() + (kv_head * dim + first) * BLOCK_TOKENS + slot;
-        let value_at = block as usize * self.shape.value_elements() + (kv_head * BLOCK_TOKENS + slot) * padded + first;
+        let key_at = block as usize * self.shape.key_elements()
+            + (kv_head * dim + first) * BLOCK_TOKENS
+            + slot;
+        let value_at = block as usize * self.shape.value_elements()
+            + (kv_head * BLOCK_TOKENS + slot) * padded
+            + first;
         let mut lanes = [0u16; LANES];
         // SAFETY: `lanes` holds a vector; the caller has the instruction set.
         unsafe { S::store_f16(lanes.as_mut_ptr(), bounded::<S>(key)) };
-        for (lane, slot) in lanes.iter().zip(self.keys[key_at..].iter().step_by(BLOCK_TOKENS)).take(dim - first) {
+        for (lane, slot) in lanes
+            .iter()
+            .zip(self.keys[key_at..].iter().step_by(BLOCK_TOKENS))
+            .take(dim - first)
+        {
             slot.store(*lane, Ordering::Relaxed);
         }
         // SAFETY: as above.

@@ -8,6 +8,13 @@
 //! Shapes that do not fit are programming errors and panic; bad *data* (a file's tensor) is refused by
 //! [`PackedMatrix::pack`] with a [`PackError`].
 #![allow(unsafe_code)] // Vector instructions, and outputs shared by threads in disjoint parts.
+#![allow(
+    clippy::inline_always, // Bodies must end up in a function compiled for their instruction set: see `cpu::Kernel`.
+    clippy::needless_range_loop, // Rows and lanes index several arrays at once, in constant-length loops.
+    clippy::too_many_arguments, // A kernel's operands.
+    clippy::cast_ptr_alignment // Vector loads ask for no alignment.
+)]
+#![cfg_attr(test, allow(clippy::float_cmp))] // Tests compare to the bit where they can.
 
 mod activation;
 mod attention;

@@ -13,14 +13,23 @@ const EXP_CLAMP_ABOVE: f32 = 88.0;
 pub(crate) unsafe fn exp<S: Simd>(x: S::F) -> S::F {
     // SAFETY: arithmetic only; the caller has the instruction set.
     unsafe {
-        let bounded = S::min(S::max(x, S::splat(EXP_ZERO_BELOW)), S::splat(EXP_CLAMP_ABOVE));
+        let bounded = S::min(
+            S::max(x, S::splat(EXP_ZERO_BELOW)),
+            S::splat(EXP_CLAMP_ABOVE),
+        );
         let n = S::round(S::mul(bounded, S::splat(std::f32::consts::LOG2_E)));
         // ln 2 in two parts, so that n times the first is exact.
         let r = S::fma(n, S::splat(-0.693_359_4), bounded);
         let r = S::fma(n, S::splat(2.121_944_4e-4), r);
         // Minimax polynomial of (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2 (Cephes expf).
         let mut p = S::splat(1.987_569_1e-4);
-        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        for c in [
+            1.398_199_9e-3,
+            8.333_452e-3,
+            4.166_579_6e-2,
+            1.666_666_5e-1,
+            0.5,
+        ] {
             p = S::fma(p, r, S::splat(c));
         }
         let e = S::add(S::fma(p, S::mul(r, r), r), S::splat(1.0));
@@ -95,7 +104,9 @@ mod tests {
     use super::*;
 
     fn grid(low: f32, high: f32) -> Vec<f32> {
-        (0..100_003).map(|i| low + (high - low) * i as f32 / 100_002.0).collect()
+        (0..100_003)
+            .map(|i| low + (high - low) * i as f32 / 100_002.0)
+            .collect()
     }
 
     #[test]
@@ -105,12 +116,21 @@ mod tests {
         exp_rows(Cpu::portable(), &mut portable);
         for (&x, &y) in x.iter().zip(&portable) {
             let truth = f64::from(x).exp();
-            assert!((f64::from(y) - truth).abs() <= 2.4e-7 * truth, "exp({x}) = {y}, not {truth}");
+            assert!(
+                (f64::from(y) - truth).abs() <= 2.4e-7 * truth,
+                "exp({x}) = {y}, not {truth}"
+            );
         }
         for cpu in Cpu::available() {
             let mut y = x.clone();
             exp_rows(cpu, &mut y);
-            assert!(y.iter().zip(&portable).all(|(a, b)| a.to_bits() == b.to_bits()), "{}", cpu.name());
+            assert!(
+                y.iter()
+                    .zip(&portable)
+                    .all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{}",
+                cpu.name()
+            );
         }
     }
 
@@ -131,7 +151,10 @@ mod tests {
             silu_rows(cpu, &mut y);
             for (&x, &y) in x.iter().zip(&y) {
                 let truth = f64::from(x) / (1.0 + (-f64::from(x)).exp());
-                assert!((f64::from(y) - truth).abs() <= 4e-7 * truth.abs() + 1e-30, "silu({x}) = {y}, not {truth}");
+                assert!(
+                    (f64::from(y) - truth).abs() <= 4e-7 * truth.abs() + 1e-30,
+                    "silu({x}) = {y}, not {truth}"
+                );
             }
         }
     }

@@ -12,7 +12,9 @@ use crate::buffer::SharedMut;
 use crate::cpu::{Cpu, Kernel};
 use crate::format::Format;
 use crate::math::{silu, store_partial};
-use crate::pack::{BYTE_BYTES, GROUPS, HALVES, NIBBLE_BYTES, PANEL_COLUMNS, PackedMatrix, Q4K_GROUP, Q6K_GROUP};
+use crate::pack::{
+    BYTE_BYTES, GROUPS, HALVES, NIBBLE_BYTES, PANEL_COLUMNS, PackedMatrix, Q4K_GROUP, Q6K_GROUP,
+};
 use crate::pool::ThreadPool;
 use crate::simd::{LANES, Simd};
 
@@ -52,8 +54,16 @@ const SERIAL_WORK: usize = 32 << 10;
 ///
 /// # Panics
 /// When shapes do not fit, the input lacks a form that a weight's format needs, or `out` is [`Output::Quantise`].
-pub fn matmul(cpu: Cpu, pool: &ThreadPool, weights: &[&PackedMatrix], input: Input<'_>, out: Output<'_>) {
-    weights.iter().for_each(|w| check_input(w, &input));
+pub fn matmul(
+    cpu: Cpu,
+    pool: &ThreadPool,
+    weights: &[&PackedMatrix],
+    input: Input<'_>,
+    out: Output<'_>,
+) {
+    for w in weights {
+        check_input(w, &input);
+    }
     let width: usize = weights.iter().map(|w| w.n()).sum();
     let (out, add) = match out {
         Output::Store(out) => (out, false),
@@ -61,7 +71,15 @@ pub fn matmul(cpu: Cpu, pool: &ThreadPool, weights: &[&PackedMatrix], input: Inp
         Output::Quantise(_) => panic!("a plain product is not quantised"),
     };
     assert_eq!(out.len(), input.rows * width, "one output a row and column");
-    let job = Job { weights, input, width, task: Task::Linear { out: SharedMut::new(out), add } };
+    let job = Job {
+        weights,
+        input,
+        width,
+        task: Task::Linear {
+            out: SharedMut::new(out),
+            add,
+        },
+    };
     job.spread(cpu, pool, weights.iter().map(|w| w.panels()).sum());
 }
 
@@ -69,9 +87,18 @@ pub fn matmul(cpu: Cpu, pool: &ThreadPool, weights: &[&PackedMatrix], input: Inp
 ///
 /// # Panics
 /// When shapes do not fit, or `out` is [`Output::Add`].
-pub fn swiglu(cpu: Cpu, pool: &ThreadPool, gate: &PackedMatrix, up: &PackedMatrix, input: Input<'_>, out: Output<'_>) {
+pub fn swiglu(
+    cpu: Cpu,
+    pool: &ThreadPool,
+    gate: &PackedMatrix,
+    up: &PackedMatrix,
+    input: Input<'_>,
+    out: Output<'_>,
+) {
     let weights = [gate, up];
-    weights.iter().for_each(|w| check_input(w, &input));
+    for w in weights {
+        check_input(w, &input);
+    }
     let width = gate.n();
     assert_eq!(width, up.n(), "gate and up have as many outputs");
     let task = match out {
@@ -83,28 +110,51 @@ pub fn swiglu(cpu: Cpu, pool: &ThreadPool, gate: &PackedMatrix, up: &PackedMatri
             assert!(width.is_multiple_of(BLOCK), "whole blocks");
             out.resize(input.rows, width);
             let task = Task::SwigluQ8(out.writer());
-            Job { weights: &weights, input, width, task }.spread(cpu, pool, width / BLOCK);
+            Job {
+                weights: &weights,
+                input,
+                width,
+                task,
+            }
+            .spread(cpu, pool, width / BLOCK);
             return out.mark(pool);
         }
         Output::Add(_) => panic!("a gated product is not added"),
     };
-    Job { weights: &weights, input, width, task }.spread(cpu, pool, width.div_ceil(BLOCK));
+    Job {
+        weights: &weights,
+        input,
+        width,
+        task,
+    }
+    .spread(cpu, pool, width.div_ceil(BLOCK));
 }
 
 fn check_input(weights: &PackedMatrix, input: &Input<'_>) {
     assert_eq!(weights.k(), input.k, "rows are as deep as the weights");
     if weights.format().is_quantised() {
         let extents = input.q8.map(|q8| (q8.rows(), q8.k()));
-        assert_eq!(extents, Some((input.rows, input.k)), "quantised weights need quantised rows");
+        assert_eq!(
+            extents,
+            Some((input.rows, input.k)),
+            "quantised weights need quantised rows"
+        );
     } else {
-        assert_eq!(input.f32.len(), input.rows * input.k, "float weights need float rows");
+        assert_eq!(
+            input.f32.len(),
+            input.rows * input.k,
+            "float weights need float rows"
+        );
     }
 }
 
 #[derive(Clone, Copy)]
 enum Task {
     /// A unit is one panel.
-    Linear { out: SharedMut<f32>, add: bool },
+    Linear {
+        out: SharedMut<f32>,
+        add: bool,
+    },
     /// A unit is two panels of the gate and two of the other: 32 outputs.
     SwigluF32(SharedMut<f32>),
     SwigluQ8(BlockWriter),
@@ -122,10 +172,21 @@ impl Job<'_> {
     fn spread(&self, cpu: Cpu, pool: &ThreadPool, units: usize) {
         let Input { rows, k, .. } = self.input;
         if rows < DYNAMIC_ROWS {
-            let grain = if rows * k * self.width < SERIAL_WORK { units } else { 1 };
-            return pool.split(units, grain, |units| cpu.execute(Part { job: self, units, rows: 0..rows }));
+            let grain = if rows * k * self.width < SERIAL_WORK {
+                units
+            } else {
+                1
+            };
+            return pool.split(units, grain, |units| {
+                cpu.execute(Part {
+                    job: self,
+                    units,
+                    rows: 0..rows,
+                });
+            });
         }
-        let chunk = (ROW_CHUNK_BYTES / (k / BLOCK * size_of::<Q8Block>()).max(1)).clamp(8, 512) & !7;
+        let chunk =
+            (ROW_CHUNK_BYTES / (k / BLOCK * size_of::<Q8Block>()).max(1)).clamp(8, 512) & !7;
         let chunks = rows.div_ceil(chunk);
         // About eight parts a thread and chunk of rows, so that a thread held up elsewhere is made up for.
         let step = units.div_ceil(8 * pool.threads()).max(1);
@@ -134,7 +195,11 @@ impl Job<'_> {
             let (chunk_index, step_index) = (item / steps, item % steps);
             let units = step_index * step..((step_index + 1) * step).min(units);
             let rows = chunk_index * chunk..((chunk_index + 1) * chunk).min(rows);
-            cpu.execute(Part { job: self, units, rows });
+            cpu.execute(Part {
+                job: self,
+                units,
+                rows,
+            });
         });
     }
 
@@ -185,7 +250,10 @@ impl Part<'_> {
     /// `R` rows from `row` on of all units; returns `R`.
     #[inline(always)]
     unsafe fn rows_of_units<S: Simd, const R: usize>(&self, row: usize) -> usize {
-        debug_assert!(row % GROUP_ROWS + R <= GROUP_ROWS, "a tile's flags share a byte");
+        debug_assert!(
+            row % GROUP_ROWS + R <= GROUP_ROWS,
+            "a tile's flags share a byte"
+        );
         for unit in self.units.clone() {
             // SAFETY: as in `run`.
             unsafe { self.rows_of_unit::<S, R>(unit, row) };
@@ -207,7 +275,15 @@ impl Part<'_> {
                 Task::SwigluF32(_) | Task::SwigluQ8(_) => {
                     let [gate, up] = [job.weights[0], job.weights[1]];
                     let second = (2 * unit + 1).min(gate.panels() - 1);
-                    (4, [(gate, 2 * unit), (up, 2 * unit), (gate, second), (up, second)])
+                    (
+                        4,
+                        [
+                            (gate, 2 * unit),
+                            (up, 2 * unit),
+                            (gate, second),
+                            (up, second),
+                        ],
+                    )
                 }
             };
             let mut tile = [[S::splat(0.0); R]; 4];
@@ -220,7 +296,11 @@ impl Part<'_> {
                     let count = (matrix.n() - panel * PANEL_COLUMNS).min(PANEL_COLUMNS);
                     for (r, &x) in tile[0].iter().enumerate() {
                         let at = out.at((row + r) * job.width + column);
-                        let x = if add { S::add(crate::math::load_partial::<S>(at, count), x) } else { x };
+                        let x = if add {
+                            S::add(crate::math::load_partial::<S>(at, count), x)
+                        } else {
+                            x
+                        };
                         store_partial::<S>(at, x, count);
                     }
                 }
@@ -264,7 +344,9 @@ unsafe fn panel_product<S: Simd, const R: usize>(
             Format::F16 => float_panel::<S, HALF, R>(k, x, w),
             Format::Bf16 => float_panel::<S, BRAIN, R>(k, x, w),
             format => {
-                let Some(q8) = input.q8 else { unreachable!("`check_input` saw quantised rows") };
+                let Some(q8) = input.q8 else {
+                    unreachable!("`check_input` saw quantised rows")
+                };
                 let rows = q8.view(row);
                 match format {
                     Format::Q8_0 => blocks_panel::<S, Q8_0, R>(w, rows),
@@ -284,7 +366,11 @@ const HALF: u8 = 1;
 const BRAIN: u8 = 2;
 
 #[inline(always)]
-unsafe fn float_panel<S: Simd, const KIND: u8, const R: usize>(k: usize, x: *const f32, w: *const u8) -> [S::F; R] {
+unsafe fn float_panel<S: Simd, const KIND: u8, const R: usize>(
+    k: usize,
+    x: *const f32,
+    w: *const u8,
+) -> [S::F; R] {
     // SAFETY: `x` points at `R` rows of `k` values, `w` at `k` vectors of the kind.
     unsafe {
         let mut acc = [S::splat(0.0); R];
@@ -318,14 +404,21 @@ trait Blocks {
     /// Where block `b` of the panel at `w` lies, and its bytes.
     fn place(w: *const u8, b: usize) -> (*const u8, usize);
     /// Dots of `R` rows of activations with the block at `w`.
-    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R];
+    unsafe fn dots<S: Simd, const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+    ) -> [S::I; R];
     /// Scales of block `b` of `panel`, which lies at `w`, and its minimums if the format has any.
     unsafe fn scales<S: Simd>(panel: *const u8, b: usize, w: *const u8) -> (S::F, Option<S::F>);
 }
 
 /// Products of `R` rows with a panel of quantised blocks.
 #[inline(always)]
-unsafe fn blocks_panel<S: Simd, B: Blocks, const R: usize>(panel: *const u8, rows: RowsView) -> [S::F; R] {
+unsafe fn blocks_panel<S: Simd, B: Blocks, const R: usize>(
+    panel: *const u8,
+    rows: RowsView,
+) -> [S::F; R] {
     let stride = rows.blocks;
     // SAFETY: the panel holds as many blocks as each of the `R` rows.
     unsafe {
@@ -358,7 +451,13 @@ unsafe fn blocks_panel<S: Simd, B: Blocks, const R: usize>(panel: *const u8, row
 
 /// `acc + dot * (scale * a's scale) + min * a's scaled sum`.
 #[inline(always)]
-unsafe fn accumulate<S: Simd>(acc: S::F, dot: S::I, scale: S::F, min: Option<S::F>, a: *const Q8Block) -> S::F {
+unsafe fn accumulate<S: Simd>(
+    acc: S::F,
+    dot: S::I,
+    scale: S::F,
+    min: Option<S::F>,
+    a: *const Q8Block,
+) -> S::F {
     // SAFETY: the caller passes a readable block.
     unsafe {
         let acc = S::fma(S::to_f32(dot), S::mul(scale, S::splat((*a).scale)), acc);
@@ -378,10 +477,17 @@ struct Q6K;
 impl Blocks for Q8_0 {
     #[inline(always)]
     fn place(panel: *const u8, b: usize) -> (*const u8, usize) {
-        (panel.wrapping_add(b * (BYTE_BYTES + HALVES)), BYTE_BYTES + HALVES)
+        (
+            panel.wrapping_add(b * (BYTE_BYTES + HALVES)),
+            BYTE_BYTES + HALVES,
+        )
     }
     #[inline(always)]
-    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R] {
+    unsafe fn dots<S: Simd, const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+    ) -> [S::I; R] {
         unsafe { S::dot_byte::<R>(w, a, stride) }
     }
     #[inline(always)]
@@ -398,7 +504,11 @@ impl<const MIN: bool> Blocks for Q4<MIN> {
         (panel.wrapping_add(b * bytes), bytes)
     }
     #[inline(always)]
-    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R] {
+    unsafe fn dots<S: Simd, const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+    ) -> [S::I; R] {
         unsafe { S::dot_nibble::<R>(w, a, stride) }
     }
     #[inline(always)]
@@ -421,10 +531,17 @@ impl Blocks for Q4K {
     #[inline(always)]
     fn place(panel: *const u8, b: usize) -> (*const u8, usize) {
         let super_block = b / GROUPS * (2 * HALVES + GROUPS * Q4K_GROUP);
-        (panel.wrapping_add(super_block + 2 * HALVES + b % GROUPS * Q4K_GROUP), Q4K_GROUP)
+        (
+            panel.wrapping_add(super_block + 2 * HALVES + b % GROUPS * Q4K_GROUP),
+            Q4K_GROUP,
+        )
     }
     #[inline(always)]
-    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R] {
+    unsafe fn dots<S: Simd, const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+    ) -> [S::I; R] {
         unsafe { S::dot_nibble::<R>(w, a, stride) }
     }
     #[inline(always)]
@@ -432,7 +549,10 @@ impl Blocks for Q4K {
         unsafe {
             let halves = panel.add(b / GROUPS * (2 * HALVES + GROUPS * Q4K_GROUP));
             let scale = S::mul(S::load_f16(halves.cast()), S::load_u8(w.add(NIBBLE_BYTES)));
-            let min = S::mul(S::load_f16(halves.add(HALVES).cast()), S::load_u8(w.add(NIBBLE_BYTES + LANES)));
+            let min = S::mul(
+                S::load_f16(halves.add(HALVES).cast()),
+                S::load_u8(w.add(NIBBLE_BYTES + LANES)),
+            );
             (scale, Some(S::sub(S::splat(0.0), min)))
         }
     }
@@ -443,15 +563,27 @@ impl Blocks for Q6K {
     #[inline(always)]
     fn place(panel: *const u8, b: usize) -> (*const u8, usize) {
         let super_block = b / GROUPS * (HALVES + GROUPS * Q6K_GROUP);
-        (panel.wrapping_add(super_block + HALVES + b % GROUPS * Q6K_GROUP), Q6K_GROUP)
+        (
+            panel.wrapping_add(super_block + HALVES + b % GROUPS * Q6K_GROUP),
+            Q6K_GROUP,
+        )
     }
     #[inline(always)]
-    unsafe fn dots<S: Simd, const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [S::I; R] {
+    unsafe fn dots<S: Simd, const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+    ) -> [S::I; R] {
         unsafe { S::dot_six::<R>(w, a, stride) }
     }
     #[inline(always)]
     unsafe fn scales<S: Simd>(panel: *const u8, b: usize, _: *const u8) -> (S::F, Option<S::F>) {
-        unsafe { (S::load_f16(panel.add(b / GROUPS * (HALVES + GROUPS * Q6K_GROUP)).cast()), None) }
+        unsafe {
+            (
+                S::load_f16(panel.add(b / GROUPS * (HALVES + GROUPS * Q6K_GROUP)).cast()),
+                None,
+            )
+        }
     }
 }
 

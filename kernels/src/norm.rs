@@ -21,7 +21,7 @@ struct Row<'a> {
     weight: &'a [f32],
     eps: f32,
     f32: Option<*mut f32>,
-    row: usize,
+    index: usize,
     q8: Option<BlockWriter>,
 }
 
@@ -45,7 +45,10 @@ impl Row<'_> {
         // SAFETY: `at` lies within the row and its weights; partial loads stay inside.
         unsafe {
             let x = load_partial::<S>(self.x.as_ptr().add(at), count);
-            S::mul(S::mul(x, scale), load_partial::<S>(self.weight.as_ptr().add(at), count))
+            S::mul(
+                S::mul(x, scale),
+                load_partial::<S>(self.weight.as_ptr().add(at), count),
+            )
         }
     }
 }
@@ -66,7 +69,7 @@ impl Kernel for Row<'_> {
                 for block in 0..k / BLOCK {
                     let first = self.lanes::<S>(block * BLOCK, scale);
                     let second = self.lanes::<S>(block * BLOCK + LANES, scale);
-                    out.write::<S>(self.row, block, [first, second]);
+                    out.write::<S>(self.index, block, [first, second]);
                 }
             }
         }
@@ -77,7 +80,14 @@ impl Kernel for Row<'_> {
 ///
 /// # Panics
 /// When lengths do not fit, or quantised output is asked of rows that are no multiple of 32.
-pub fn rms_norm(cpu: Cpu, pool: &ThreadPool, x: &[f32], weight: &[f32], eps: f32, out: NormOutput<'_>) {
+pub fn rms_norm(
+    cpu: Cpu,
+    pool: &ThreadPool,
+    x: &[f32],
+    weight: &[f32],
+    eps: f32,
+    out: NormOutput<'_>,
+) {
     let k = weight.len();
     assert!(k > 0 && x.len().is_multiple_of(k), "whole rows");
     let rows = x.len() / k;
@@ -95,7 +105,14 @@ pub fn rms_norm(cpu: Cpu, pool: &ThreadPool, x: &[f32], weight: &[f32], eps: f32
         for row in range {
             // SAFETY: `row` is below `rows`, for which there is room, and belongs to this thread.
             let f32 = f32_out.map(|p| unsafe { p.at(row * k) });
-            cpu.execute(Row { x: &x[row * k..][..k], weight, eps, f32, row, q8: q8_out });
+            cpu.execute(Row {
+                x: &x[row * k..][..k],
+                weight,
+                eps,
+                f32,
+                index: row,
+                q8: q8_out,
+            });
         }
     });
     if let Some(q8) = q8 {
@@ -139,7 +156,17 @@ mod tests {
         for cpu in Cpu::available() {
             let mut plain = vec![0.0; 192];
             let mut fused = QuantisedRows::default();
-            rms_norm(cpu, &pool, &x, &weight, 1e-6, NormOutput { f32: Some(&mut plain), q8: Some(&mut fused) });
+            rms_norm(
+                cpu,
+                &pool,
+                &x,
+                &weight,
+                1e-6,
+                NormOutput {
+                    f32: Some(&mut plain),
+                    q8: Some(&mut fused),
+                },
+            );
             let mut after = QuantisedRows::default();
             crate::quantise_rows(cpu, &pool, &plain, 64, &mut after);
             assert_eq!(fused, after);

@@ -76,28 +76,57 @@ impl PackedMatrix {
 
     /// Packs `n` rows of `k` weights lying one after another in `bytes`, as GGUF stores a tensor of dimensions `[k, n]`.
     /// Columns beyond `n` in the last panel weigh zero.
-    pub fn pack(pool: &ThreadPool, format: Format, n: usize, k: usize, bytes: &[u8]) -> Result<Self, PackError> {
+    pub fn pack(
+        pool: &ThreadPool,
+        format: Format,
+        n: usize,
+        k: usize,
+        bytes: &[u8],
+    ) -> Result<Self, PackError> {
         let block = format.block_elements();
         if n == 0 || k == 0 || !k.is_multiple_of(block) {
-            return Err(PackError::Depth { k, format: format.name(), block });
+            return Err(PackError::Depth {
+                k,
+                format: format.name(),
+                block,
+            });
         }
         let row_bytes = k / block * format.block_bytes();
         let expected = row_bytes.saturating_mul(n);
         let panel_bytes = panel_bytes(format, k).unwrap_or(usize::MAX);
         if bytes.len() != expected || panel_bytes == usize::MAX {
-            return Err(PackError::Length { rows: n, k, format: format.name(), expected, found: bytes.len() });
+            return Err(PackError::Length {
+                rows: n,
+                k,
+                format: format.name(),
+                expected,
+                found: bytes.len(),
+            });
         }
         if let Some(block) = first_non_finite(format, bytes) {
-            return Err(PackError::NonFinite { row: block * format.block_bytes() / row_bytes });
+            return Err(PackError::NonFinite {
+                row: block * format.block_bytes() / row_bytes,
+            });
         }
         let mut data = AlignedBuffer::zeroed(panel_bytes * n.div_ceil(PANEL_COLUMNS));
         pool.split_chunks(&mut data, panel_bytes, 1, |panel, out| {
             let first = panel * PANEL_COLUMNS;
             for column in 0..PANEL_COLUMNS.min(n - first) {
-                pack_column(format, &bytes[(first + column) * row_bytes..][..row_bytes], column, out);
+                pack_column(
+                    format,
+                    &bytes[(first + column) * row_bytes..][..row_bytes],
+                    column,
+                    out,
+                );
             }
         });
-        Ok(Self { format, n, k, panel_bytes, data })
+        Ok(Self {
+            format,
+            n,
+            k,
+            panel_bytes,
+            data,
+        })
     }
 
     /// The format.
@@ -134,7 +163,12 @@ impl PackedMatrix {
     /// # Panics
     /// When `row` or the length of `out` do not fit.
     pub fn row(&self, row: usize, out: &mut [f32]) {
-        assert!(row < self.n && out.len() == self.k, "row {row} of {} by {}", self.n, self.k);
+        assert!(
+            row < self.n && out.len() == self.k,
+            "row {row} of {} by {}",
+            self.n,
+            self.k
+        );
         let panel = &self.data[row / PANEL_COLUMNS * self.panel_bytes..][..self.panel_bytes];
         unpack_column(self.format, panel, row % PANEL_COLUMNS, out);
     }
@@ -160,14 +194,19 @@ fn copy_half(block: &[u8], from: usize, out: &mut [u8], to: usize, column: usize
 
 /// Byte of depth group `group` (0..8), lane `column`, and the shift of its nibble, in a block of nibbles.
 fn nibble_place(column: usize, depth: usize) -> (usize, u32) {
-    (depth % 16 / 4 * 64 + column * 4 + depth % 4, if depth < 16 { 0 } else { 4 })
+    (
+        depth % 16 / 4 * 64 + column * 4 + depth % 4,
+        if depth < 16 { 0 } else { 4 },
+    )
 }
 
 fn pack_column(format: Format, row: &[u8], column: usize, panel: &mut [u8]) {
     for (b, block) in row.chunks_exact(format.block_bytes()).enumerate() {
         match format {
             Format::F32 => panel[(b * LANES + column) * 4..][..4].copy_from_slice(block),
-            Format::F16 | Format::Bf16 => panel[(b * LANES + column) * 2..][..2].copy_from_slice(block),
+            Format::F16 | Format::Bf16 => {
+                panel[(b * LANES + column) * 2..][..2].copy_from_slice(block);
+            }
             Format::Q8_0 => {
                 let out = &mut panel[b * (BYTE_BYTES + HALVES)..][..BYTE_BYTES + HALVES];
                 copy_half(block, 0, out, BYTE_BYTES, column);
@@ -182,8 +221,16 @@ fn pack_column(format: Format, row: &[u8], column: usize, panel: &mut [u8]) {
                 }
             }
             Format::Q4_0 | Format::Q4_1 => pack_nibble_block(format, block, column, panel, b),
-            Format::Q4K => pack_q4k(block, column, &mut panel[b * (2 * HALVES + GROUPS * Q4K_GROUP)..]),
-            Format::Q6K => pack_q6k(block, column, &mut panel[b * (HALVES + GROUPS * Q6K_GROUP)..]),
+            Format::Q4K => pack_q4k(
+                block,
+                column,
+                &mut panel[b * (2 * HALVES + GROUPS * Q4K_GROUP)..],
+            ),
+            Format::Q6K => pack_q6k(
+                block,
+                column,
+                &mut panel[b * (HALVES + GROUPS * Q6K_GROUP)..],
+            ),
         }
     }
 }
@@ -236,7 +283,10 @@ fn pack_q6k(block: &[u8], column: usize, out: &mut [u8]) {
 /// Byte and shift of the two high bits of `depth` in a group of a Q6_K panel.
 fn high_place(column: usize, depth: usize) -> (usize, u32) {
     let group = depth / 4;
-    (NIBBLE_BYTES + group / 4 * 64 + column * 4 + depth % 4, 2 * (group as u32 % 4))
+    (
+        NIBBLE_BYTES + group / 4 * 64 + column * 4 + depth % 4,
+        2 * (group as u32 % 4),
+    )
 }
 
 fn unpack_column(format: Format, panel: &[u8], column: usize, out: &mut [f32]) {
@@ -246,23 +296,32 @@ fn unpack_column(format: Format, panel: &[u8], column: usize, out: &mut [f32]) {
         bytes[at] >> shift & 15
     };
     let unit = panel.len() / (out.len() / format.block_elements());
-    for (block, out) in panel.chunks_exact(unit).zip(out.chunks_exact_mut(format.block_elements())) {
+    for (block, out) in panel
+        .chunks_exact(unit)
+        .zip(out.chunks_exact_mut(format.block_elements()))
+    {
         for (i, out) in out.iter_mut().enumerate() {
             *out = match format {
                 Format::F32 => f32::from_le_bytes(std::array::from_fn(|b| block[4 * column + b])),
                 Format::F16 => lane(block, 0),
-                Format::Bf16 => half::bf16::from_le_bytes([block[2 * column], block[2 * column + 1]]).to_f32(),
+                Format::Bf16 => {
+                    half::bf16::from_le_bytes([block[2 * column], block[2 * column + 1]]).to_f32()
+                }
                 Format::Q8_0 => {
                     let quant = (block[i / 4 * 64 + column * 4 + i % 4] ^ 0x80) as i8;
                     lane(block, BYTE_BYTES) * f32::from(quant)
                 }
                 Format::Q4_0 => lane(block, NIBBLE_BYTES) * (f32::from(nibble(block, i)) - 8.0),
                 Format::Q4_1 => {
-                    lane(block, NIBBLE_BYTES) * f32::from(nibble(block, i)) + lane(block, NIBBLE_BYTES + HALVES)
+                    lane(block, NIBBLE_BYTES) * f32::from(nibble(block, i))
+                        + lane(block, NIBBLE_BYTES + HALVES)
                 }
                 Format::Q4K => {
                     let group = &block[2 * HALVES + i / BLOCK * Q4K_GROUP..];
-                    let (scale, min) = (group[NIBBLE_BYTES + column], group[NIBBLE_BYTES + LANES + column]);
+                    let (scale, min) = (
+                        group[NIBBLE_BYTES + column],
+                        group[NIBBLE_BYTES + LANES + column],
+                    );
                     lane(block, 0) * f32::from(scale) * f32::from(nibble(group, i % BLOCK))
                         - lane(block, HALVES) * f32::from(min)
                 }
@@ -297,7 +356,9 @@ pub(crate) mod tests {
         let mut out = Vec::with_capacity(blocks * format.block_bytes());
         for _ in 0..blocks {
             let half = |x: f32| half::f16::from_f32(x).to_le_bytes();
-            let mut block: Vec<u8> = (0..format.block_bytes()).map(|_| (unit() * 128.0) as i32 as u8).collect();
+            let mut block: Vec<u8> = (0..format.block_bytes())
+                .map(|_| (unit() * 128.0) as i32 as u8)
+                .collect();
             match format {
                 Format::F32 => block.copy_from_slice(&unit().to_le_bytes()),
                 Format::F16 => block.copy_from_slice(&half(unit())),
@@ -342,12 +403,30 @@ pub(crate) mod tests {
     #[test]
     fn shapes_that_do_not_fit_and_non_finite_weights_are_refused() {
         let pool = ThreadPool::new(1).unwrap();
-        let pack = |n, k, bytes: &[u8]| PackedMatrix::pack(&pool, Format::Q8_0, n, k, bytes).map(|_| ());
-        assert_eq!(pack(1, 33, &[0; 34]), Err(PackError::Depth { k: 33, format: "Q8_0", block: 32 }));
-        assert!(matches!(pack(2, 32, &[0; 34]), Err(PackError::Length { expected: 68, found: 34, .. })));
+        let pack =
+            |n, k, bytes: &[u8]| PackedMatrix::pack(&pool, Format::Q8_0, n, k, bytes).map(|_| ());
+        assert_eq!(
+            pack(1, 33, &[0; 34]),
+            Err(PackError::Depth {
+                k: 33,
+                format: "Q8_0",
+                block: 32
+            })
+        );
+        assert!(matches!(
+            pack(2, 32, &[0; 34]),
+            Err(PackError::Length {
+                expected: 68,
+                found: 34,
+                ..
+            })
+        ));
         let mut bytes = [0; 68];
         bytes[35] = 0x7e;
         assert_eq!(pack(2, 32, &bytes), Err(PackError::NonFinite { row: 1 }));
-        assert_eq!(PackedMatrix::packed_bytes(Format::F32, usize::MAX, usize::MAX / 2), None);
+        assert_eq!(
+            PackedMatrix::packed_bytes(Format::F32, usize::MAX, usize::MAX / 2),
+            None
+        );
     }
 }

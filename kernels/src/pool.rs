@@ -80,7 +80,10 @@ impl Sleepers {
         // sleeper sees the change.
         self.count.fetch_add(1, Ordering::SeqCst);
         while !ready() {
-            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = self
+                .wake
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         self.count.fetch_sub(1, Ordering::SeqCst);
     }
@@ -112,11 +115,16 @@ impl ThreadPool {
             workers: Sleepers::default(),
             caller: Sleepers::default(),
         });
-        let mut pool = Self { shared, handles: Vec::new(), one_fork: Mutex::new(()) };
+        let mut pool = Self {
+            shared,
+            handles: Vec::new(),
+            one_fork: Mutex::new(()),
+        };
         for index in 1..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
             let builder = std::thread::Builder::new().name(format!("compute-{index}"));
-            pool.handles.push(builder.spawn(move || work_until_stopped(&shared, index))?);
+            pool.handles
+                .push(builder.spawn(move || work_until_stopped(&shared, index))?);
         }
         Ok(pool)
     }
@@ -136,7 +144,9 @@ impl ThreadPool {
         self.open(&work);
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
         gate.fetch_or(CLOSED, Ordering::SeqCst);
-        self.shared.caller.wait_until(|| gate.load(Ordering::SeqCst) == CLOSED);
+        self.shared
+            .caller
+            .wait_until(|| gate.load(Ordering::SeqCst) == CLOSED);
         let others_panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         drop(one_fork);
         if let Err(panic) = own {
@@ -147,8 +157,10 @@ impl ThreadPool {
 
     fn open(&self, work: &(impl Fn(usize) + Sync)) {
         let work: *const (dyn Fn(usize) + Sync + '_) = work;
+        #[allow(clippy::transmute_ptr_to_ptr)] // A cast cannot lengthen a trait object's lifetime.
         // SAFETY: only the lifetime changes; `fork` does not return before the gate is closed and empty again.
-        let work = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Work>(work) };
+        let work =
+            unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Work>(work) };
         // SAFETY: the gate is closed and empty, so no worker reads `work` now.
         unsafe { *self.shared.work.get() = Some(work) };
         self.shared.gate.0.store(0, Ordering::SeqCst);
@@ -182,11 +194,15 @@ impl ThreadPool {
     /// Calls `work` with contiguous ranges of at least `grain` items that cover `0..items`, a few a thread; on the caller
     /// alone when there are fewer than two `grain`s of items.
     pub fn split(&self, items: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
-        let parts = (self.threads() * PARTS_A_THREAD).min(items / grain.max(1)).max(1);
+        let parts = (self.threads() * PARTS_A_THREAD)
+            .min(items / grain.max(1))
+            .max(1);
         if parts == 1 || self.threads() == 1 {
             return work(0..items);
         }
-        self.share(parts, |_, part| work(items * part / parts..items * (part + 1) / parts));
+        self.share(parts, |_, part| {
+            work(items * part / parts..items * (part + 1) / parts);
+        });
     }
 
     /// Calls `work(index, chunk)` for every `chunk_len` elements of `data`, split as by [`ThreadPool::split`] with
@@ -201,13 +217,18 @@ impl ThreadPool {
         grain: usize,
         work: impl Fn(usize, &mut [T]) + Sync,
     ) {
-        assert!(chunk_len > 0 && data.len().is_multiple_of(chunk_len), "data is a whole number of chunks");
+        assert!(
+            chunk_len > 0 && data.len().is_multiple_of(chunk_len),
+            "data is a whole number of chunks"
+        );
         let chunks = data.len() / chunk_len;
         let shared = SharedMut::new(data);
         self.split(chunks, grain, |range| {
             for index in range {
                 // SAFETY: chunk `index` lies within `data`, and `split` gives it to one thread.
-                work(index, unsafe { std::slice::from_raw_parts_mut(shared.at(index * chunk_len), chunk_len) });
+                work(index, unsafe {
+                    std::slice::from_raw_parts_mut(shared.at(index * chunk_len), chunk_len)
+                });
             }
         });
     }
@@ -227,14 +248,18 @@ impl Drop for ThreadPool {
 
 impl std::fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ThreadPool").field("threads", &self.threads()).finish_non_exhaustive()
+        f.debug_struct("ThreadPool")
+            .field("threads", &self.threads())
+            .finish_non_exhaustive()
     }
 }
 
 fn work_until_stopped(shared: &Shared, index: usize) {
     let mut seen = 0;
     loop {
-        shared.workers.wait_until(|| shared.epoch.0.load(Ordering::SeqCst) != seen);
+        shared
+            .workers
+            .wait_until(|| shared.epoch.0.load(Ordering::SeqCst) != seen);
         seen = shared.epoch.0.load(Ordering::SeqCst);
         if shared.stop.load(Ordering::SeqCst) {
             return;
@@ -258,7 +283,8 @@ fn work_until_stopped(shared: &Shared, index: usize) {
 /// Enters the gate unless it is closed.
 fn join(gate: &AtomicUsize) -> bool {
     let enter = |inside: usize| (inside & CLOSED == 0).then_some(inside + 1);
-    gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter).is_ok()
+    gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter)
+        .is_ok()
 }
 
 #[cfg(test)]
@@ -277,7 +303,10 @@ mod tests {
                 let visits: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
                 pool.split(items, 1, |range| range.for_each(|i| bump(&visits[i])));
                 pool.share(items, |_, i| bump(&visits[i]));
-                assert!(visits.iter().all(|v| v.load(Ordering::Relaxed) == 2), "{threads} threads, {items} items");
+                assert!(
+                    visits.iter().all(|v| v.load(Ordering::Relaxed) == 2),
+                    "{threads} threads, {items} items"
+                );
             }
         }
     }

@@ -23,12 +23,18 @@ impl RopeTable {
     /// # Panics
     /// When `dims` is odd or `factors` are neither empty nor `dims / 2`.
     pub fn new(dims: usize, base: f32, factors: &[f32]) -> Self {
-        assert!(dims.is_multiple_of(2) && (factors.is_empty() || factors.len() == dims / 2), "a factor a pair");
+        assert!(
+            dims.is_multiple_of(2) && (factors.is_empty() || factors.len() == dims / 2),
+            "a factor a pair"
+        );
         let frequency = |i: usize| {
             let factor = factors.get(i).map_or(1.0, |&f| f64::from(f));
             f64::from(base).powf(-2.0 * i as f64 / dims as f64) / factor
         };
-        Self { frequencies: (0..dims / 2).map(frequency).collect(), rows: Vec::new() }
+        Self {
+            frequencies: (0..dims / 2).map(frequency).collect(),
+            rows: Vec::new(),
+        }
     }
 
     /// Rotated values of a head.
@@ -40,9 +46,15 @@ impl RopeTable {
     pub fn fill(&mut self, positions: impl Iterator<Item = usize>) {
         self.rows.clear();
         for position in positions {
-            let angles = || self.frequencies.iter().map(|f| (position as f64 * f).sin_cos());
-            self.rows.extend(angles().flat_map(|(_, cos)| [cos as f32; 2]));
-            self.rows.extend(angles().flat_map(|(sin, _)| [-sin as f32, sin as f32]));
+            let angles = || {
+                self.frequencies
+                    .iter()
+                    .map(|f| (position as f64 * f).sin_cos())
+            };
+            self.rows
+                .extend(angles().flat_map(|(_, cos)| [cos as f32; 2]));
+            self.rows
+                .extend(angles().flat_map(|(sin, _)| [-sin as f32, sin as f32]));
         }
     }
 }
@@ -69,9 +81,16 @@ impl Token<'_> {
             let (mut cos, mut sin) = ([1.0; LANES], [0.0; LANES]);
             let turned = (dims - at).min(LANES);
             std::ptr::copy_nonoverlapping(self.cos_sin.as_ptr().add(at), cos.as_mut_ptr(), turned);
-            std::ptr::copy_nonoverlapping(self.cos_sin.as_ptr().add(dims + at), sin.as_mut_ptr(), turned);
+            std::ptr::copy_nonoverlapping(
+                self.cos_sin.as_ptr().add(dims + at),
+                sin.as_mut_ptr(),
+                turned,
+            );
             let (cos, sin) = if turned == LANES {
-                (S::load(self.cos_sin.as_ptr().add(at)), S::load(self.cos_sin.as_ptr().add(dims + at)))
+                (
+                    S::load(self.cos_sin.as_ptr().add(at)),
+                    S::load(self.cos_sin.as_ptr().add(dims + at)),
+                )
             } else {
                 (S::load(cos.as_ptr()), S::load(sin.as_ptr()))
             };
@@ -83,7 +102,11 @@ impl Token<'_> {
 impl Kernel for Token<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let AttentionShape { heads, kv_heads, head_dim } = self.shape;
+        let AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+        } = self.shape;
         // SAFETY: the row holds `heads + 2 * kv_heads` heads and belongs to this thread.
         unsafe {
             let scale = S::splat(1.0 / (head_dim as f32).sqrt());
@@ -98,7 +121,10 @@ impl Kernel for Token<'_> {
                 let k = self.row.add((heads + kv_head) * head_dim);
                 let v = self.row.add((heads + kv_heads + kv_head) * head_dim);
                 for at in (0..head_dim).step_by(LANES) {
-                    let (key, value) = (self.turned::<S>(k, at), load_partial::<S>(v.add(at), head_dim - at));
+                    let (key, value) = (
+                        self.turned::<S>(k, at),
+                        load_partial::<S>(v.add(at), head_dim - at),
+                    );
                     self.writer.store::<S>(self.place, kv_head, at, key, value);
                 }
             }
@@ -126,8 +152,15 @@ pub fn rope_and_store(
     shape.assert_fits(cache.shape());
     let rows: usize = segments.iter().map(Segment::count).sum();
     let (width, table_width) = (shape.row_width(), 2 * table.dims());
-    assert!(table.dims() <= shape.head_dim, "no more values are turned than a head has");
-    assert_eq!((qkv.len(), table.rows.len()), (rows * width, rows * table_width), "a row a token");
+    assert!(
+        table.dims() <= shape.head_dim,
+        "no more values are turned than a head has"
+    );
+    assert_eq!(
+        (qkv.len(), table.rows.len()),
+        (rows * width, rows * table_width),
+        "a row a token"
+    );
     let places: Vec<(u32, usize)> = segments.iter().flat_map(Segment::places).collect();
     let (qkv, writer) = (SharedMut::new(qkv), cache.writer(layer));
     pool.split(rows, 8, |range| {
@@ -135,7 +168,13 @@ pub fn rope_and_store(
             // SAFETY: rows of this range belong to this thread.
             let qkv = unsafe { qkv.at(row * width) };
             let cos_sin = &table.rows[row * table_width..][..table_width];
-            cpu.execute(Token { row: qkv, cos_sin, shape, writer, place: places[row] });
+            cpu.execute(Token {
+                row: qkv,
+                cos_sin,
+                shape,
+                writer,
+                place: places[row],
+            });
         }
     });
 }
@@ -159,21 +198,39 @@ mod tests {
 
     #[test]
     fn queries_turn_in_place_and_keys_and_values_land_in_their_slot_on_every_path() {
-        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 20 };
+        let shape = AttentionShape {
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 20,
+        };
         let mut seen: Vec<Vec<u32>> = Vec::new();
         for cpu in Cpu::available() {
-            let mut cache = KvCache::new(KvShape { layers: 2, blocks: 3, kv_heads: 1, head_dim: 20 });
+            let mut cache = KvCache::new(KvShape {
+                layers: 2,
+                blocks: 3,
+                kv_heads: 1,
+                head_dim: 20,
+            });
             let segment = Segment::new(&[2, 1], 17, 1, 3).unwrap();
             let mut table = RopeTable::new(18, 1e4, &[]);
             table.fill([17].into_iter());
             let mut qkv: Vec<f32> = (0..80).map(|i| (i as f32).cos()).collect();
             let original = qkv.clone();
             let pool = ThreadPool::new(1).unwrap();
-            rope_and_store(cpu, &pool, &table, shape, &[segment], &mut qkv, &mut cache, 1);
+            rope_and_store(
+                cpu,
+                &pool,
+                &table,
+                shape,
+                &[segment],
+                &mut qkv,
+                &mut cache,
+                1,
+            );
             let turned = |x: &[f32], i: usize| {
                 let angle = 17.0 * 1e4f64.powf(-((i / 2 * 2) as f64) / 18.0);
                 let (sin, cos) = if i < 18 { angle.sin_cos() } else { (0.0, 1.0) };
-                let other = f64::from(x[i ^ 1]) * if i % 2 == 0 { -sin } else { sin };
+                let other = f64::from(x[i ^ 1]) * if i.is_multiple_of(2) { -sin } else { sin };
                 f64::from(x[i]) * cos + other
             };
             for i in 0..20 {
@@ -182,9 +239,16 @@ mod tests {
                     assert!((f64::from(qkv[head * 20 + i]) - truth).abs() < 1e-6);
                 }
                 // SAFETY: layer 1, block 1, head 0 exist; slot 1 of depth or row `i` lies within them.
-                let (key, value) =
-                    unsafe { (*cache.keys(1, 1, 0).add(i * 16 + 1), *cache.values(1, 1, 0).add(32 + i)) };
-                let (key, value) = (half::f16::from_bits(key).to_f64(), half::f16::from_bits(value).to_f32());
+                let (key, value) = unsafe {
+                    (
+                        *cache.keys(1, 1, 0).add(i * 16 + 1),
+                        *cache.values(1, 1, 0).add(32 + i),
+                    )
+                };
+                let (key, value) = (
+                    half::f16::from_bits(key).to_f64(),
+                    half::f16::from_bits(value).to_f32(),
+                );
                 assert!((key - turned(&original[40..], i)).abs() < 1e-3);
                 assert_eq!(value, half::f16::from_f32(original[60 + i]).to_f32());
             }

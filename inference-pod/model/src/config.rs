@@ -70,13 +70,22 @@ impl LlamaConfig {
     fn check(&self) -> Result<(), LoadError> {
         let wrong = |what: String| Err(LoadError::Invalid(what));
         if !self.heads.is_multiple_of(self.kv_heads) {
-            return wrong(format!("{} attention heads do not share {} key heads evenly", self.heads, self.kv_heads));
+            return wrong(format!(
+                "{} attention heads do not share {} key heads evenly",
+                self.heads, self.kv_heads
+            ));
         }
         if self.head_dim == 0 || self.head_dim > LARGEST_HEAD_DIM {
-            return wrong(format!("a head of {} values; at most {LARGEST_HEAD_DIM} make sense", self.head_dim));
+            return wrong(format!(
+                "a head of {} values; at most {LARGEST_HEAD_DIM} make sense",
+                self.head_dim
+            ));
         }
         if !self.rope_dims.is_multiple_of(2) || self.rope_dims > self.head_dim {
-            return wrong(format!("position turns {} of {} values of a head", self.rope_dims, self.head_dim));
+            return wrong(format!(
+                "position turns {} of {} values of a head",
+                self.rope_dims, self.head_dim
+            ));
         }
         Ok(())
     }
@@ -93,12 +102,18 @@ impl Keys<'_> {
         let value = self.0.get_u64(&format!("llama.{key}"))?;
         match usize::try_from(value) {
             Ok(size) if (1..=largest).contains(&size) => Ok(size),
-            _ => Err(LoadError::Invalid(format!("llama.{key} is {value}; expected 1 to {largest}"))),
+            _ => Err(LoadError::Invalid(format!(
+                "llama.{key} is {value}; expected 1 to {largest}"
+            ))),
         }
     }
 
     fn size_or(&self, key: &str, largest: usize, default: usize) -> Result<usize, LoadError> {
-        if self.has(key) { self.size(key, largest) } else { Ok(default) }
+        if self.has(key) {
+            self.size(key, largest)
+        } else {
+            Ok(default)
+        }
     }
 
     fn positive(&self, key: &str) -> Result<f32, LoadError> {
@@ -106,23 +121,35 @@ impl Keys<'_> {
         if value.is_finite() && value > 0.0 {
             return Ok(value);
         }
-        Err(LoadError::Invalid(format!("llama.{key} is {value}; expected a positive number")))
+        Err(LoadError::Invalid(format!(
+            "llama.{key} is {value}; expected a positive number"
+        )))
     }
 
     fn positive_or(&self, key: &str, default: f32) -> Result<f32, LoadError> {
-        if self.has(key) { self.positive(key) } else { Ok(default) }
+        if self.has(key) {
+            self.positive(key)
+        } else {
+            Ok(default)
+        }
     }
 
     fn check_supported(&self) -> Result<(), LoadError> {
         let architecture = self.0.get_str("general.architecture")?;
         if architecture != "llama" {
-            let shown: String = architecture.chars().filter(|c| !c.is_control()).take(64).collect();
+            let shown: String = architecture
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(64)
+                .collect();
             return Err(LoadError::UnsupportedModel(format!(
                 "architecture {shown:?}; this engine computes \"llama\""
             )));
         }
         if self.has("expert_count") && self.0.get_u64("llama.expert_count")? > 0 {
-            return Err(LoadError::UnsupportedModel("a mixture of experts (llama.expert_count above 0)".into()));
+            return Err(LoadError::UnsupportedModel(
+                "a mixture of experts (llama.expert_count above 0)".into(),
+            ));
         }
         Ok(())
     }
@@ -137,7 +164,9 @@ impl Keys<'_> {
             "linear" => self.positive("rope.scaling.factor"),
             other => {
                 let shown: String = other.chars().filter(|c| !c.is_control()).take(64).collect();
-                Err(LoadError::UnsupportedModel(format!("position scaling {shown:?}; none and linear are computed")))
+                Err(LoadError::UnsupportedModel(format!(
+                    "position scaling {shown:?}; none and linear are computed"
+                )))
             }
         }
     }
@@ -146,14 +175,20 @@ impl Keys<'_> {
         if self.has("attention.value_length") {
             let value = self.size("attention.value_length", LARGEST_HEAD_DIM)?;
             if value != config.head_dim {
-                let what = format!("values of {value} beside keys of {} numbers a head", config.head_dim);
+                let what = format!(
+                    "values of {value} beside keys of {} numbers a head",
+                    config.head_dim
+                );
                 return Err(LoadError::UnsupportedModel(what));
             }
         }
         if self.has("attention.sliding_window") {
             let window = self.0.get_u64("llama.attention.sliding_window")?;
             if window > 0 && window < config.context_tokens as u64 {
-                let what = format!("a sliding window of {window} tokens in a context of {}", config.context_tokens);
+                let what = format!(
+                    "a sliding window of {window} tokens in a context of {}",
+                    config.context_tokens
+                );
                 return Err(LoadError::UnsupportedModel(what));
             }
         }
@@ -167,6 +202,9 @@ fn vocabulary(gguf: &Gguf) -> Result<usize, LoadError> {
     };
     match table.dims[..] {
         [_, tokens] if tokens <= LARGEST_VOCABULARY as u64 => Ok(tokens as usize),
-        _ => Err(LoadError::Invalid(format!("token_embd.weight has dimensions {:?}", table.dims))),
+        _ => Err(LoadError::Invalid(format!(
+            "token_embd.weight has dimensions {:?}",
+            table.dims
+        ))),
     }
 }

@@ -27,7 +27,11 @@ pub struct CpuExecutor {
 
 impl CpuExecutor {
     /// Opens and loads a GGUF file. `progress` is told bytes loaded and bytes in all, in order.
-    pub fn load(path: &Path, options: &CpuOptions, progress: impl FnMut(u64, u64)) -> Result<Self, LoadError> {
+    pub fn load(
+        path: &Path,
+        options: &CpuOptions,
+        progress: impl FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
         Self::from_file(&ModelFile::open(path)?, options, progress)
     }
 
@@ -59,7 +63,16 @@ impl CpuExecutor {
             kv_bytes: plan.kv_bytes,
         };
         let cache = KvCache::new(memory::kv_shape(&config, plan.block_count));
-        Ok(Self { info, cpu, pool, config, weights, cache, rope, buffers: Buffers::default() })
+        Ok(Self {
+            info,
+            cpu,
+            pool,
+            config,
+            weights,
+            cache,
+            rope,
+            buffers: Buffers::default(),
+        })
     }
 
     /// The row's tokens with their blocks, or why it cannot be computed.
@@ -68,20 +81,35 @@ impl CpuExecutor {
         if row.tokens.is_empty() {
             return Err(ExecutorError::EmptyRow { row: index });
         }
-        if let Some(&token) = row.tokens.iter().find(|&&token| token as usize >= info.vocab_size) {
-            return Err(ExecutorError::TokenOutOfRange { row: index, token, vocab_size: info.vocab_size });
+        if let Some(&token) = row
+            .tokens
+            .iter()
+            .find(|&&token| token as usize >= info.vocab_size)
+        {
+            return Err(ExecutorError::TokenOutOfRange {
+                row: index,
+                token,
+                vocab_size: info.vocab_size,
+            });
         }
         let (start, end) = (row.start, row.start.saturating_add(row.tokens.len()));
         if end > info.context_tokens {
-            return Err(ExecutorError::ContextExceeded { row: index, start, end, context_tokens: info.context_tokens });
+            return Err(ExecutorError::ContextExceeded {
+                row: index,
+                start,
+                end,
+                context_tokens: info.context_tokens,
+            });
         }
-        Segment::new(row.block_table, start, row.tokens.len(), info.block_count).ok_or(ExecutorError::BlockTable {
-            row: index,
-            end,
-            needed: end.div_ceil(BLOCK_TOKENS),
-            found: row.block_table.len(),
-            block_count: info.block_count,
-        })
+        Segment::new(row.block_table, start, row.tokens.len(), info.block_count).ok_or(
+            ExecutorError::BlockTable {
+                row: index,
+                end,
+                needed: end.div_ceil(BLOCK_TOKENS),
+                found: row.block_table.len(),
+                block_count: info.block_count,
+            },
+        )
     }
 }
 
@@ -93,13 +121,34 @@ impl Executor for CpuExecutor {
     fn forward(&mut self, rows: &[StepRow<'_>], logits: &mut Logits) -> Result<(), ExecutorError> {
         let mut pieces = Vec::with_capacity(rows.len());
         for (index, row) in rows.iter().enumerate() {
-            pieces.push(Piece { segment: self.check(index, row)?, tokens: row.tokens, wanted: row.wants_logits });
+            pieces.push(Piece {
+                segment: self.check(index, row)?,
+                tokens: row.tokens,
+                wanted: row.wants_logits,
+            });
         }
         let wanted = rows.iter().filter(|row| row.wants_logits).count();
         let out = logits.reset(wanted, self.info.vocab_size);
         self.buffers.start_step();
-        let Self { cpu, pool, config, weights, cache, rope, buffers, .. } = self;
-        let mut forward = Forward { cpu: *cpu, pool, config, weights, cache, rope, buffers };
+        let Self {
+            cpu,
+            pool,
+            config,
+            weights,
+            cache,
+            rope,
+            buffers,
+            ..
+        } = self;
+        let mut forward = Forward {
+            cpu: *cpu,
+            pool,
+            config,
+            weights,
+            cache,
+            rope,
+            buffers,
+        };
         for slab in slabs(&pieces) {
             forward.slab(&slab);
         }
@@ -125,7 +174,11 @@ fn slabs<'a>(pieces: &[Piece<'a>]) -> Vec<Vec<Piece<'a>>> {
             let last = done + count == piece.tokens.len();
             if let Some(slab) = slabs.last_mut() {
                 let segment = piece.segment.part(done, count);
-                slab.push(Piece { segment, tokens: &piece.tokens[done..done + count], wanted: piece.wanted && last });
+                slab.push(Piece {
+                    segment,
+                    tokens: &piece.tokens[done..done + count],
+                    wanted: piece.wanted && last,
+                });
             }
             (done, room) = (done + count, room - count);
         }
@@ -139,7 +192,9 @@ fn rope_table(config: &LlamaConfig, weights: &Weights) -> RopeTable {
     #[allow(clippy::float_cmp)] // 1 is the value that says "no scaling".
     if config.rope_scale != 1.0 {
         factors.resize(config.rope_dims / 2, 1.0);
-        factors.iter_mut().for_each(|factor| *factor *= config.rope_scale);
+        for factor in &mut factors {
+            *factor *= config.rope_scale;
+        }
     }
     RopeTable::new(config.rope_dims, config.rope_base, &factors)
 }

@@ -67,7 +67,9 @@ pub enum ExecutorError {
         vocab_size: usize,
     },
     /// A row reaches past the context.
-    #[error("row {row}: positions {start} to {end} reach past the context of {context_tokens} tokens")]
+    #[error(
+        "row {row}: positions {start} to {end} reach past the context of {context_tokens} tokens"
+    )]
     ContextExceeded {
         /// Index in the step.
         row: usize,
@@ -79,7 +81,9 @@ pub enum ExecutorError {
         context_tokens: usize,
     },
     /// A row's block table is too short or names a block that does not exist.
-    #[error("row {row}: {end} tokens need {needed} blocks below {block_count}, the table has {found}")]
+    #[error(
+        "row {row}: {end} tokens need {needed} blocks below {block_count}, the table has {found}"
+    )]
     BlockTable {
         /// Index in the step.
         row: usize,

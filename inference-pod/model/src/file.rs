@@ -25,7 +25,10 @@ pub struct ModelFile {
 impl ModelFile {
     /// Opens and checks a GGUF file: container, architecture, every tensor's shape and type.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
-        let read = |source| LoadError::Read { path: path.to_owned(), source };
+        let read = |source| LoadError::Read {
+            path: path.to_owned(),
+            source,
+        };
         let file = File::open(path).map_err(read)?;
         let bytes = file.metadata().map_err(read)?.len();
         let gguf = parse_header(&file).map_err(|error| match error {
@@ -34,7 +37,14 @@ impl ModelFile {
         })?;
         let config = LlamaConfig::from_gguf(&gguf)?;
         let tensors = Tensors::find(&gguf, &config)?;
-        Ok(Self { path: path.to_owned(), file, bytes, gguf, config, tensors })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            bytes,
+            gguf,
+            config,
+            tensors,
+        })
     }
 
     /// The header: metadata for tokenizers and templates, and the tensor table.
@@ -59,7 +69,12 @@ impl ModelFile {
 
     /// What the model takes with these options.
     pub fn memory_plan(&self, options: &CpuOptions) -> Result<MemoryPlan, LoadError> {
-        let largest = self.gguf.tensors().map(|t| t.range.len() as u64).max().unwrap_or(0);
+        let largest = self
+            .gguf
+            .tensors()
+            .map(|t| t.range.len() as u64)
+            .max()
+            .unwrap_or(0);
         memory::plan(&self.config, self.tensors.packed_bytes(), largest, options)
     }
 
@@ -68,9 +83,17 @@ impl ModelFile {
     }
 
     /// Reads part of a tensor, from `offset` within it. A file cut off meanwhile is an error.
-    pub(crate) fn read(&self, tensor: &TensorInfo, offset: usize, out: &mut [u8]) -> Result<(), LoadError> {
+    pub(crate) fn read(
+        &self,
+        tensor: &TensorInfo,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<(), LoadError> {
         let at = (tensor.range.start + offset) as u64;
-        read_exact_at(&self.file, out, at).map_err(|source| LoadError::Read { path: self.path.clone(), source })
+        read_exact_at(&self.file, out, at).map_err(|source| LoadError::Read {
+            path: self.path.clone(),
+            source,
+        })
     }
 }
 

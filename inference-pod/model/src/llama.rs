@@ -1,8 +1,9 @@
 //! The Llama forward pass over slabs of tokens.
 
 use pagoda_kernels::{
-    AttentionScratch, AttentionShape, Cpu, Input, KvCache, NormOutput, Output, PackedMatrix, QuantisedRows, RopeTable, Segment,
-    ThreadPool, attend, matmul, quantise_rows, rms_norm, rope_and_store, swiglu,
+    AttentionScratch, AttentionShape, Cpu, Input, KvCache, NormOutput, Output, PackedMatrix,
+    QuantisedRows, RopeTable, Segment, ThreadPool, attend, matmul, quantise_rows, rms_norm,
+    rope_and_store, swiglu,
 };
 
 use crate::config::LlamaConfig;
@@ -60,14 +61,27 @@ pub(crate) struct Forward<'a> {
 
 impl Forward<'_> {
     fn shape(&self) -> AttentionShape {
-        let LlamaConfig { heads, kv_heads, head_dim, .. } = *self.config;
-        AttentionShape { heads, kv_heads, head_dim }
+        let LlamaConfig {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = *self.config;
+        AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+        }
     }
 
     /// Runs the pieces through all layers, storing keys and values; states of wanted tokens are kept for [`Forward::head`].
     pub fn slab(&mut self, pieces: &[Piece<'_>]) {
         let segments: Vec<Segment<'_>> = pieces.iter().map(|piece| piece.segment).collect();
-        self.rope.fill(segments.iter().flat_map(|s| s.start()..s.start() + s.count()));
+        self.rope.fill(
+            segments
+                .iter()
+                .flat_map(|s| s.start()..s.start() + s.count()),
+        );
         self.embed(pieces);
         let (weights, last) = (self.weights, self.weights.layers.len() - 1);
         for (index, layer) in weights.layers.iter().enumerate() {
@@ -87,10 +101,17 @@ impl Forward<'_> {
 
     fn embed(&mut self, pieces: &[Piece<'_>]) {
         let width = self.config.embedding;
-        let tokens: Vec<u32> = pieces.iter().flat_map(|piece| piece.tokens).copied().collect();
+        let tokens: Vec<u32> = pieces
+            .iter()
+            .flat_map(|piece| piece.tokens)
+            .copied()
+            .collect();
         self.buffers.state.resize(tokens.len() * width, 0.0);
         let table = &self.weights.table;
-        self.pool.split_chunks(&mut self.buffers.state, width, 8, |row, out| table.row(tokens[row] as usize, out));
+        self.pool
+            .split_chunks(&mut self.buffers.state, width, 8, |row, out| {
+                table.row(tokens[row] as usize, out);
+            });
     }
 
     /// Normalises, makes queries, keys and values, turns them and stores the latter two.
@@ -101,22 +122,43 @@ impl Forward<'_> {
         let rows = self.rows();
         self.buffers.qkv.resize(rows * shape.row_width(), 0.0);
         let out = Output::Store(&mut self.buffers.qkv);
-        matmul(self.cpu, self.pool, &matrices, input(&self.buffers.q8, &self.buffers.f32, rows, layer.q.k()), out);
+        matmul(
+            self.cpu,
+            self.pool,
+            &matrices,
+            input(&self.buffers.q8, &self.buffers.f32, rows, layer.q.k()),
+            out,
+        );
         let qkv = &mut self.buffers.qkv;
-        rope_and_store(self.cpu, self.pool, self.rope, shape, segments, qkv, self.cache, index);
+        rope_and_store(
+            self.cpu, self.pool, self.rope, shape, segments, qkv, self.cache, index,
+        );
     }
 
     /// Attention and the feed-forward part, both added to the state.
     fn finish_layer(&mut self, layer: &Layer, segments: &[Segment<'_>], index: usize) {
         let (rows, shape) = (self.rows(), self.shape());
-        let Buffers { qkv, attended, attention, .. } = &mut *self.buffers;
+        let Buffers {
+            qkv,
+            attended,
+            attention,
+            ..
+        } = &mut *self.buffers;
         attended.resize(rows * shape.heads * shape.head_dim, 0.0);
-        attend(self.cpu, self.pool, shape, segments, qkv, self.cache, index, attention, attended);
+        attend(
+            self.cpu, self.pool, shape, segments, qkv, self.cache, index, attention, attended,
+        );
         self.add_attention(&layer.attn_output, rows);
 
         self.normalise(&layer.ffn_norm, &[&layer.gate, &layer.up]);
         let width = layer.down.k();
-        let Buffers { q8, f32, hidden_q8, hidden_f32, .. } = &mut *self.buffers;
+        let Buffers {
+            q8,
+            f32,
+            hidden_q8,
+            hidden_f32,
+            ..
+        } = &mut *self.buffers;
         let source = input(q8, f32, rows, layer.gate.k());
         let out = if layer.down.format().is_quantised() {
             hidden_f32.clear();
@@ -127,24 +169,55 @@ impl Forward<'_> {
             Output::Store(hidden_f32)
         };
         swiglu(self.cpu, self.pool, &layer.gate, &layer.up, source, out);
-        let Buffers { state, hidden_q8, hidden_f32, .. } = &mut *self.buffers;
+        let Buffers {
+            state,
+            hidden_q8,
+            hidden_f32,
+            ..
+        } = &mut *self.buffers;
         let hidden = input(hidden_q8, hidden_f32, rows, width);
-        matmul(self.cpu, self.pool, &[&layer.down], hidden, Output::Add(state));
+        matmul(
+            self.cpu,
+            self.pool,
+            &[&layer.down],
+            hidden,
+            Output::Add(state),
+        );
     }
 
     /// Adds the product of what attention yielded to the state.
     fn add_attention(&mut self, matrix: &PackedMatrix, rows: usize) {
-        let Buffers { state, q8, attended, .. } = &mut *self.buffers;
+        let Buffers {
+            state,
+            q8,
+            attended,
+            ..
+        } = &mut *self.buffers;
         if matrix.format().is_quantised() {
             quantise_rows(self.cpu, self.pool, attended, matrix.k(), q8);
         }
-        matmul(self.cpu, self.pool, &[matrix], input(q8, attended, rows, matrix.k()), Output::Add(state));
+        matmul(
+            self.cpu,
+            self.pool,
+            &[matrix],
+            input(q8, attended, rows, matrix.k()),
+            Output::Add(state),
+        );
     }
 
     /// Normalises the state into the forms that `consumers` take.
     fn normalise(&mut self, weight: &[f32], consumers: &[&PackedMatrix]) {
         let Buffers { state, q8, f32, .. } = &mut *self.buffers;
-        normalise(self.cpu, self.pool, state, weight, self.config.norm_eps, consumers, q8, f32);
+        normalise(
+            self.cpu,
+            self.pool,
+            state,
+            weight,
+            self.config.norm_eps,
+            consumers,
+            q8,
+            f32,
+        );
     }
 
     /// Reduces queries and state to the wanted pieces' last tokens; returns these as segments.
@@ -156,8 +229,12 @@ impl Forward<'_> {
             end += count;
             if piece.wanted {
                 let to = wanted.len();
-                self.buffers.state.copy_within((end - 1) * width..end * width, to * width);
-                self.buffers.qkv.copy_within((end - 1) * qkv_width..end * qkv_width, to * qkv_width);
+                self.buffers
+                    .state
+                    .copy_within((end - 1) * width..end * width, to * width);
+                self.buffers
+                    .qkv
+                    .copy_within((end - 1) * qkv_width..end * qkv_width, to * qkv_width);
                 wanted.push(piece.segment.part(count - 1, 1));
             }
         }
@@ -175,13 +252,33 @@ impl Forward<'_> {
         let head = self.weights.head();
         let Buffers { last, q8, f32, .. } = &mut *self.buffers;
         let rows = last.len() / self.config.embedding;
-        normalise(self.cpu, self.pool, last, &self.weights.output_norm, self.config.norm_eps, &[head], q8, f32);
-        matmul(self.cpu, self.pool, &[head], input(q8, f32, rows, head.k()), Output::Store(logits));
+        normalise(
+            self.cpu,
+            self.pool,
+            last,
+            &self.weights.output_norm,
+            self.config.norm_eps,
+            &[head],
+            q8,
+            f32,
+        );
+        matmul(
+            self.cpu,
+            self.pool,
+            &[head],
+            input(q8, f32, rows, head.k()),
+            Output::Store(logits),
+        );
     }
 }
 
 fn input<'a>(q8: &'a QuantisedRows, f32: &'a [f32], rows: usize, k: usize) -> Input<'a> {
-    Input { rows, k, f32, q8: Some(q8) }
+    Input {
+        rows,
+        k,
+        f32,
+        q8: Some(q8),
+    }
 }
 
 /// Normalises rows of `x` into bytes if any of `consumers` is quantised, and into floats if any is not.
@@ -199,6 +296,9 @@ fn normalise(
     let quantised = consumers.iter().any(|m| m.format().is_quantised());
     let float = consumers.iter().any(|m| !m.format().is_quantised());
     f32.resize(if float { x.len() } else { 0 }, 0.0);
-    let out = NormOutput { f32: float.then_some(&mut f32[..]), q8: quantised.then_some(q8) };
+    let out = NormOutput {
+        f32: float.then_some(&mut f32[..]),
+        q8: quantised.then_some(q8),
+    };
     rms_norm(cpu, pool, x, weight, eps, out);
 }

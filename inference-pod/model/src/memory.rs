@@ -30,7 +30,12 @@ pub struct CpuOptions {
 impl Default for CpuOptions {
     /// One thread, and keys and values in 256 MiB.
     fn default() -> Self {
-        Self { threads: 1, kv: KvBudget::Bytes(256 << 20), context_tokens: None, cpu: None }
+        Self {
+            threads: 1,
+            kv: KvBudget::Bytes(256 << 20),
+            context_tokens: None,
+            cpu: None,
+        }
     }
 }
 
@@ -54,7 +59,9 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// All of it.
     pub fn total_bytes(&self) -> u64 {
-        self.weight_bytes.saturating_add(self.kv_bytes).saturating_add(self.working_bytes)
+        self.weight_bytes
+            .saturating_add(self.kv_bytes)
+            .saturating_add(self.working_bytes)
     }
 }
 
@@ -69,33 +76,59 @@ pub(crate) fn plan(
     let context_tokens = options.context_tokens.unwrap_or(config.context_tokens);
     if context_tokens == 0 || context_tokens > config.context_tokens {
         let made_for = config.context_tokens;
-        return Err(invalid(format!("a context of {context_tokens} tokens; the model was made for 1 to {made_for}")));
+        return Err(invalid(format!(
+            "a context of {context_tokens} tokens; the model was made for 1 to {made_for}"
+        )));
     }
-    let block_bytes = kv_shape(config, 1).block_bytes().ok_or_else(|| invalid("a block's size overflows".into()))? as u64;
+    let block_bytes = kv_shape(config, 1)
+        .block_bytes()
+        .ok_or_else(|| invalid("a block's size overflows".into()))? as u64;
     let block_count = match options.kv {
         KvBudget::Blocks(blocks) => blocks as u64,
         KvBudget::Bytes(bytes) => bytes / block_bytes,
     };
     if block_count == 0 {
-        return Err(invalid(format!("no room for keys and values: one block of {BLOCK_TOKENS} tokens takes {block_bytes} bytes")));
+        return Err(invalid(format!(
+            "no room for keys and values: one block of {BLOCK_TOKENS} tokens takes {block_bytes} bytes"
+        )));
     }
     // Block ids are 32 bits.
-    let (Ok(_), Some(kv_bytes)) = (u32::try_from(block_count), block_count.checked_mul(block_bytes)) else {
-        return Err(invalid(format!("{block_count} blocks of {block_bytes} bytes are more than can be addressed")));
+    let (Ok(_), Some(kv_bytes)) = (
+        u32::try_from(block_count),
+        block_count.checked_mul(block_bytes),
+    ) else {
+        return Err(invalid(format!(
+            "{block_count} blocks of {block_bytes} bytes are more than can be addressed"
+        )));
     };
     let working_bytes = working_bytes(config).saturating_add(largest_tensor_bytes);
-    Ok(MemoryPlan { weight_bytes, block_bytes, block_count: block_count as usize, kv_bytes, working_bytes, context_tokens })
+    Ok(MemoryPlan {
+        weight_bytes,
+        block_bytes,
+        block_count: block_count as usize,
+        kv_bytes,
+        working_bytes,
+        context_tokens,
+    })
 }
 
 pub(crate) fn kv_shape(config: &LlamaConfig, blocks: usize) -> KvShape {
-    KvShape { layers: config.layers, blocks, kv_heads: config.kv_heads, head_dim: config.head_dim }
+    KvShape {
+        layers: config.layers,
+        blocks,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+    }
 }
 
 /// Buffers of a slab of tokens: state, queries with keys and values, attention's and the feed-forward's outputs as floats,
 /// and each input of a product as bytes (48 a block of 32).
 fn working_bytes(config: &LlamaConfig) -> u64 {
     let attention = config.heads * config.head_dim;
-    let floats = config.embedding * 2 + attention * 2 + 2 * config.kv_heads * config.head_dim + config.feed_forward;
+    let floats = config.embedding * 2
+        + attention * 2
+        + 2 * config.kv_heads * config.head_dim
+        + config.feed_forward;
     let quantised = (config.embedding + attention + config.feed_forward) * 48 / 32;
     (crate::llama::SLAB_TOKENS * (floats * 4 + quantised)) as u64
 }

@@ -10,8 +10,15 @@ use crate::error::LoadError;
 use crate::file::ModelFile;
 
 /// Matrices of a layer by their names in the file.
-const LAYER_MATRICES: [&str; 7] =
-    ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+const LAYER_MATRICES: [&str; 7] = [
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_output",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+];
 const LAYER_NORMS: [&str; 2] = ["attn_norm", "ffn_norm"];
 
 /// A matrix of the file, checked: `n` outputs of `k` inputs.
@@ -43,9 +50,14 @@ pub(crate) struct Tensors {
 impl Tensors {
     /// Finds every tensor the configuration asks for; any further tensor would be left out of the arithmetic, so it is refused.
     pub fn find(gguf: &Gguf, config: &LlamaConfig) -> Result<Self, LoadError> {
-        let mut finder = Finder { rest: gguf.tensors().map(|t| (t.name.as_str(), t)).collect() };
+        let mut finder = Finder {
+            rest: gguf.tensors().map(|t| (t.name.as_str(), t)).collect(),
+        };
         let (width, inner) = (config.embedding, config.feed_forward);
-        let (queries, keys) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+        let (queries, keys) = (
+            config.heads * config.head_dim,
+            config.kv_heads * config.head_dim,
+        );
         let shapes = [
             (queries, width),
             (keys, width),
@@ -56,9 +68,10 @@ impl Tensors {
             (width, inner),
         ];
         let table = finder.matrix("token_embd.weight", config.vocab_size, width)?;
-        let head = match finder.rest.contains_key("output.weight") {
-            true => Some(finder.matrix("output.weight", config.vocab_size, width)?),
-            false => None,
+        let head = if finder.rest.contains_key("output.weight") {
+            Some(finder.matrix("output.weight", config.vocab_size, width)?)
+        } else {
+            None
         };
         let mut layers = Vec::with_capacity(config.layers);
         for layer in 0..config.layers {
@@ -76,22 +89,34 @@ impl Tensors {
             layers.push((matrices, norms));
         }
         let output_norm = finder.vector("output_norm.weight", width)?;
-        let rope_factors = match finder.rest.contains_key("rope_freqs.weight") {
-            true => Some(finder.vector("rope_freqs.weight", config.rope_dims / 2)?),
-            false => None,
+        let rope_factors = if finder.rest.contains_key("rope_freqs.weight") {
+            Some(finder.vector("rope_freqs.weight", config.rope_dims / 2)?)
+        } else {
+            None
         };
         finder.finish()?;
-        Ok(Self { table, head, layers, output_norm, rope_factors })
+        Ok(Self {
+            table,
+            head,
+            layers,
+            output_norm,
+            rope_factors,
+        })
     }
 
     fn matrices(&self) -> impl Iterator<Item = &Matrix> {
         let layers = self.layers.iter().flat_map(|(matrices, _)| matrices);
-        [Some(&self.table), self.head.as_ref()].into_iter().flatten().chain(layers)
+        [Some(&self.table), self.head.as_ref()]
+            .into_iter()
+            .flatten()
+            .chain(layers)
     }
 
     /// Bytes of all weights once packed. No sum here overflows: each is within a small factor of the file's length.
     pub fn packed_bytes(&self) -> u64 {
-        self.matrices().map(|m| PackedMatrix::packed_bytes(m.format, m.n, m.k).unwrap_or(usize::MAX) as u64).sum()
+        self.matrices()
+            .map(|m| PackedMatrix::packed_bytes(m.format, m.n, m.k).unwrap_or(usize::MAX) as u64)
+            .sum()
     }
 }
 
@@ -101,7 +126,10 @@ struct Finder<'a> {
 
 impl Finder<'_> {
     fn take(&mut self, name: &str) -> Result<TensorInfo, LoadError> {
-        let info = self.rest.remove(name).ok_or_else(|| LoadError::Invalid(format!("no tensor {name}")))?;
+        let info = self
+            .rest
+            .remove(name)
+            .ok_or_else(|| LoadError::Invalid(format!("no tensor {name}")))?;
         Ok(info.clone())
     }
 
@@ -111,7 +139,9 @@ impl Finder<'_> {
         let format = format_of(&info)?;
         if !k.is_multiple_of(format.block_elements()) {
             let (kind, block) = (info.kind, format.block_elements());
-            return Err(LoadError::Invalid(format!("{name}: rows of {k} are no whole number of {kind} blocks of {block}")));
+            return Err(LoadError::Invalid(format!(
+                "{name}: rows of {k} are no whole number of {kind} blocks of {block}"
+            )));
         }
         Ok(Matrix { info, format, n, k })
     }
@@ -121,7 +151,10 @@ impl Finder<'_> {
         check_dims(&info, &[len])?;
         let format = format_of(&info)?;
         if format.is_quantised() {
-            return Err(LoadError::UnsupportedModel(format!("{name} is {}; vectors are floats", info.kind)));
+            return Err(LoadError::UnsupportedModel(format!(
+                "{name} is {}; vectors are floats",
+                info.kind
+            )));
         }
         Ok(Vector { info, format })
     }
@@ -131,17 +164,27 @@ impl Finder<'_> {
             None => Ok(()),
             Some(name) => {
                 let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-                Err(LoadError::UnsupportedModel(format!("tensor {shown} is no part of the Llama layout computed here")))
+                Err(LoadError::UnsupportedModel(format!(
+                    "tensor {shown} is no part of the Llama layout computed here"
+                )))
             }
         }
     }
 }
 
 fn check_dims(info: &TensorInfo, expected: &[usize]) -> Result<(), LoadError> {
-    if info.dims.iter().map(|&d| usize::try_from(d).ok()).eq(expected.iter().map(|&d| Some(d))) {
+    if info
+        .dims
+        .iter()
+        .map(|&d| usize::try_from(d).ok())
+        .eq(expected.iter().map(|&d| Some(d)))
+    {
         return Ok(());
     }
-    Err(LoadError::Invalid(format!("tensor {} has dimensions {:?}, not {expected:?}", info.name, info.dims)))
+    Err(LoadError::Invalid(format!(
+        "tensor {} has dimensions {:?}, not {expected:?}",
+        info.name, info.dims
+    )))
 }
 
 fn format_of(info: &TensorInfo) -> Result<Format, LoadError> {
@@ -170,7 +213,10 @@ pub(crate) fn quantization(gguf: &Gguf) -> String {
     for tensor in gguf.tensors() {
         *bytes.entry(tensor.kind).or_default() += tensor.range.len();
     }
-    bytes.into_iter().max_by_key(|&(kind, bytes)| (bytes, kind)).map_or_else(String::new, |(kind, _)| kind.to_string())
+    bytes
+        .into_iter()
+        .max_by_key(|&(kind, bytes)| (bytes, kind))
+        .map_or_else(String::new, |(kind, _)| kind.to_string())
 }
 
 /// One transformer layer.
@@ -200,10 +246,21 @@ pub(crate) struct Weights {
 
 impl Weights {
     /// Reads and packs all tensors, telling `progress` bytes done and bytes in all.
-    pub fn load(file: &ModelFile, pool: &ThreadPool, progress: &mut dyn FnMut(u64, u64)) -> Result<Self, LoadError> {
+    pub fn load(
+        file: &ModelFile,
+        pool: &ThreadPool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
         let tensors = file.tensors();
         let total = file.gguf().tensors().map(|t| t.range.len() as u64).sum();
-        let mut loader = Loader { file, pool, buffer: Vec::new(), loaded: 0, total, progress };
+        let mut loader = Loader {
+            file,
+            pool,
+            buffer: Vec::new(),
+            loaded: 0,
+            total,
+            progress,
+        };
         let table = loader.matrix(&tensors.table)?;
         let mut layers = Vec::with_capacity(tensors.layers.len());
         for ([q, k, v, attn_output, gate, up, down], [attn_norm, ffn_norm]) in &tensors.layers {
@@ -220,12 +277,22 @@ impl Weights {
             });
         }
         let output_norm = loader.vector(&tensors.output_norm)?;
-        let head = tensors.head.as_ref().map(|head| loader.matrix(head)).transpose()?;
+        let head = tensors
+            .head
+            .as_ref()
+            .map(|head| loader.matrix(head))
+            .transpose()?;
         let rope_factors = match &tensors.rope_factors {
             Some(factors) => loader.rope_factors(factors)?,
             None => Vec::new(),
         };
-        Ok(Self { table, head, layers, output_norm, rope_factors })
+        Ok(Self {
+            table,
+            head,
+            layers,
+            output_norm,
+            rope_factors,
+        })
     }
 
     /// The matrix that makes logits.
@@ -251,15 +318,21 @@ impl Loader<'_> {
         let len = info.range.len();
         self.buffer.resize(len.next_multiple_of(READ_BYTES), 0);
         let error = std::sync::Mutex::new(None);
-        self.pool.split_chunks(&mut self.buffer, READ_BYTES, 1, |index, chunk| {
-            let offset = index * READ_BYTES;
-            let chunk = &mut chunk[..READ_BYTES.min(len - offset)];
-            if let Err(failed) = self.file.read(info, offset, chunk) {
-                *error.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(failed);
-            }
-        });
+        self.pool
+            .split_chunks(&mut self.buffer, READ_BYTES, 1, |index, chunk| {
+                let offset = index * READ_BYTES;
+                let chunk = &mut chunk[..READ_BYTES.min(len - offset)];
+                if let Err(failed) = self.file.read(info, offset, chunk) {
+                    *error
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(failed);
+                }
+            });
         self.buffer.truncate(len);
-        match error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        match error
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        {
             Some(error) => Err(error),
             None => Ok(()),
         }
@@ -273,7 +346,10 @@ impl Loader<'_> {
     fn matrix(&mut self, matrix: &Matrix) -> Result<PackedMatrix, LoadError> {
         self.read(&matrix.info)?;
         let packed = PackedMatrix::pack(self.pool, matrix.format, matrix.n, matrix.k, &self.buffer)
-            .map_err(|source| LoadError::Tensor { name: matrix.info.name.clone(), source })?;
+            .map_err(|source| LoadError::Tensor {
+                name: matrix.info.name.clone(),
+                source,
+            })?;
         self.done(&matrix.info);
         Ok(packed)
     }
@@ -293,7 +369,9 @@ impl Loader<'_> {
     fn rope_factors(&mut self, vector: &Vector) -> Result<Vec<f32>, LoadError> {
         let factors = self.vector(vector)?;
         match factors.iter().find(|&&factor| factor <= 0.0) {
-            Some(factor) => Err(LoadError::Invalid(format!("rope_freqs.weight holds {factor}; factors are positive"))),
+            Some(factor) => Err(LoadError::Invalid(format!(
+                "rope_freqs.weight holds {factor}; factors are positive"
+            ))),
             None => Ok(factors),
         }
     }

@@ -5,10 +5,26 @@ use crate::kv::KvShape;
 use crate::rope::{RopeTable, rope_and_store};
 
 const SHAPES: [AttentionShape; 4] = [
-    AttentionShape { heads: 9, kv_heads: 3, head_dim: 64 },
-    AttentionShape { heads: 4, kv_heads: 4, head_dim: 20 },
-    AttentionShape { heads: 8, kv_heads: 1, head_dim: 128 },
-    AttentionShape { heads: 2, kv_heads: 2, head_dim: 16 },
+    AttentionShape {
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+    },
+    AttentionShape {
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 20,
+    },
+    AttentionShape {
+        heads: 8,
+        kv_heads: 1,
+        head_dim: 128,
+    },
+    AttentionShape {
+        heads: 2,
+        kv_heads: 2,
+        head_dim: 16,
+    },
 ];
 
 fn wave(seed: u64, i: usize) -> f32 {
@@ -20,7 +36,12 @@ fn wave(seed: u64, i: usize) -> f32 {
 fn run(cpu: Cpu, threads: usize, shape: AttentionShape, lens: &[usize], seed: u64) -> Vec<f32> {
     let total: usize = lens.iter().sum();
     let blocks = total.div_ceil(BLOCK_TOKENS) + 2;
-    let kv = KvShape { layers: 2, blocks, kv_heads: shape.kv_heads, head_dim: shape.head_dim };
+    let kv = KvShape {
+        layers: 2,
+        blocks,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+    };
     let mut cache = KvCache::new(kv);
     cache.poison();
     let table: Vec<u32> = (0..blocks as u32).rev().collect();
@@ -30,11 +51,23 @@ fn run(cpu: Cpu, threads: usize, shape: AttentionShape, lens: &[usize], seed: u6
     for &len in lens {
         let segments = [Segment::new(&table, start, len, blocks).unwrap()];
         let width = shape.row_width();
-        let mut qkv: Vec<f32> = (start * width..(start + len) * width).map(|i| wave(seed, i)).collect();
+        let mut qkv: Vec<f32> = (start * width..(start + len) * width)
+            .map(|i| wave(seed, i))
+            .collect();
         rope.fill(start..start + len);
         rope_and_store(cpu, &pool, &rope, shape, &segments, &mut qkv, &mut cache, 1);
         let mut out = vec![f32::NAN; len * shape.heads * shape.head_dim];
-        attend(cpu, &pool, shape, &segments, &qkv, &cache, 1, &mut scratch, &mut out);
+        attend(
+            cpu,
+            &pool,
+            shape,
+            &segments,
+            &qkv,
+            &cache,
+            1,
+            &mut scratch,
+            &mut out,
+        );
         outputs.extend(out);
         start += len;
     }
@@ -46,10 +79,18 @@ fn truth(shape: AttentionShape, total: usize, seed: u64) -> Vec<f64> {
     let (width, dim) = (shape.row_width(), shape.head_dim);
     let half = |x: f64| half::f16::from_f64(x).to_f64();
     let turned = |token: usize, head: usize| -> Vec<f64> {
-        let x: Vec<f64> = (0..dim).map(|i| f64::from(wave(seed, token * width + head * dim + i))).collect();
+        let x: Vec<f64> = (0..dim)
+            .map(|i| f64::from(wave(seed, token * width + head * dim + i)))
+            .collect();
         let turn = |i: usize| {
             let angle = token as f64 * 1e4f64.powf(-((i / 2 * 2) as f64) / (dim / 2 * 2) as f64);
-            x[i] * angle.cos() + x[i ^ 1] * if i % 2 == 0 { -angle.sin() } else { angle.sin() }
+            x[i] * angle.cos()
+                + x[i ^ 1]
+                    * if i.is_multiple_of(2) {
+                        -angle.sin()
+                    } else {
+                        angle.sin()
+                    }
         };
         (0..dim).map(turn).collect()
     };
@@ -68,9 +109,17 @@ fn truth(shape: AttentionShape, total: usize, seed: u64) -> Vec<f64> {
             let sum: f64 = weights.iter().sum();
             out.extend((0..dim).map(|d| {
                 let value = |t: usize| {
-                    half(f64::from(wave(seed, t * width + (shape.heads + shape.kv_heads + kv_head) * dim + d)))
+                    half(f64::from(wave(
+                        seed,
+                        t * width + (shape.heads + shape.kv_heads + kv_head) * dim + d,
+                    )))
                 };
-                weights.iter().enumerate().map(|(t, w)| w * value(t)).sum::<f64>() / sum
+                weights
+                    .iter()
+                    .enumerate()
+                    .map(|(t, w)| w * value(t))
+                    .sum::<f64>()
+                    / sum
             }));
         }
     }
@@ -90,7 +139,11 @@ fn outputs_match_double_precision_with_unused_slots_poisoned() {
                 let got = run(cpu, 2, shape, &[total], 5);
                 for (g, t) in got.iter().zip(&expected) {
                     // Keys may round to the neighbouring half where the turned values differ in the last bit.
-                    assert!((f64::from(*g) - t).abs() <= 1e-3, "{shape:?} {total} {}: {g} {t}", cpu.name());
+                    assert!(
+                        (f64::from(*g) - t).abs() <= 1e-3,
+                        "{shape:?} {total} {}: {g} {t}",
+                        cpu.name()
+                    );
                 }
             }
         }
@@ -99,11 +152,19 @@ fn outputs_match_double_precision_with_unused_slots_poisoned() {
 
 #[test]
 fn long_contexts_cross_chunks_correctly() {
-    let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 16 };
+    let shape = AttentionShape {
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 16,
+    };
     let total = 2 * CHUNK + 37;
     let expected = truth(shape, total, 9);
     let got = run(Cpu::detect(), 2, shape, &[total], 9);
-    assert!(got.iter().zip(&expected).all(|(g, t)| (f64::from(*g) - t).abs() <= 1e-3));
+    assert!(
+        got.iter()
+            .zip(&expected)
+            .all(|(g, t)| (f64::from(*g) - t).abs() <= 1e-3)
+    );
 }
 
 proptest! {
@@ -144,19 +205,43 @@ fn segments_without_blocks_for_their_tokens_are_refused() {
 #[test]
 fn copied_blocks_hold_the_same_tokens() {
     let shape = SHAPES[3];
-    let kv = KvShape { layers: 1, blocks: 2, kv_heads: 2, head_dim: 16 };
+    let kv = KvShape {
+        layers: 1,
+        blocks: 2,
+        kv_heads: 2,
+        head_dim: 16,
+    };
     let (mut cache, pool) = (KvCache::new(kv), ThreadPool::new(1).unwrap());
     let mut rope = RopeTable::new(16, 1e4, &[]);
     rope.fill(0..16);
     let mut qkv: Vec<f32> = (0..16 * shape.row_width()).map(|i| wave(1, i)).collect();
     let cpu = Cpu::detect();
-    rope_and_store(cpu, &pool, &rope, shape, &[Segment::new(&[0], 0, 16, 2).unwrap()], &mut qkv, &mut cache, 0);
+    rope_and_store(
+        cpu,
+        &pool,
+        &rope,
+        shape,
+        &[Segment::new(&[0], 0, 16, 2).unwrap()],
+        &mut qkv,
+        &mut cache,
+        0,
+    );
     cache.copy_block(0, 1);
     let mut outs = [vec![0.0; 16 * 32], vec![0.0; 16 * 32]];
     for (block, out) in outs.iter_mut().enumerate() {
         let table = [block as u32];
         let segment = Segment::new(&table, 0, 16, 2).unwrap();
-        attend(cpu, &pool, shape, &[segment], &qkv, &cache, 0, &mut AttentionScratch::default(), out);
+        attend(
+            cpu,
+            &pool,
+            shape,
+            &[segment],
+            &qkv,
+            &cache,
+            0,
+            &mut AttentionScratch::default(),
+            out,
+        );
     }
     assert_eq!(outs[0], outs[1]);
 }

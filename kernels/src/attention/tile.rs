@@ -52,7 +52,12 @@ impl Kernel for Tile<'_> {
         let (context, unit) = (self.context, self.unit);
         let (group, dim) = (context.shape.group(), context.shape.head_dim);
         let (rows, padded) = (unit.tokens * group, dim.next_multiple_of(LANES));
-        let lens = [rows * dim, rows * CHUNK, rows * row_len(padded), rows * row_len(padded)];
+        let lens = [
+            rows * dim,
+            rows * CHUNK,
+            rows * row_len(padded),
+            rows * row_len(padded),
+        ];
         let needed = lens.iter().sum();
         if self.memory.len() < needed {
             self.memory.resize(needed, 0.0);
@@ -91,11 +96,18 @@ impl Work<'_> {
             match self.unit.partial {
                 Some(slot) => {
                     let len = partial_len(self.context.shape);
-                    std::ptr::copy_nonoverlapping(self.chunk, self.context.partials.at(slot * len), len);
+                    std::ptr::copy_nonoverlapping(
+                        self.chunk,
+                        self.context.partials.at(slot * len),
+                        len,
+                    );
                 }
                 None => {
                     for row in 0..self.rows {
-                        let (token, head) = (row / self.group, self.unit.kv_head * self.group + row % self.group);
+                        let (token, head) = (
+                            row / self.group,
+                            self.unit.kv_head * self.group + row % self.group,
+                        );
                         let running = self.running.add(row * row_len(self.padded));
                         write_out::<S>(self.context, self.unit.row + token, head, running);
                     }
@@ -107,7 +119,8 @@ impl Work<'_> {
     unsafe fn gather_queries(&self) {
         let shape = &self.context.shape;
         for token in 0..self.unit.tokens {
-            let at = (self.unit.row + token) * shape.row_width() + self.unit.kv_head * self.group * self.dim;
+            let at = (self.unit.row + token) * shape.row_width()
+                + self.unit.kv_head * self.group * self.dim;
             let queries = &self.context.qkv[at..][..self.group * self.dim];
             // SAFETY: `queries` memory holds `group * dim` values for each token.
             unsafe {
@@ -120,7 +133,9 @@ impl Work<'_> {
     /// Tokens of the chunk from `first` on that row `row` sees.
     #[inline(always)]
     fn seen(&self, row: usize, first: usize) -> usize {
-        (self.position + row / self.group + 1).saturating_sub(first).min(CHUNK)
+        (self.position + row / self.group + 1)
+            .saturating_sub(first)
+            .min(CHUNK)
     }
 
     /// Folds the chunk of tokens from `first` on into the running results (or leaves it, when it is a partial result).
@@ -140,7 +155,11 @@ impl Work<'_> {
             }
             if first == 0 {
                 // Every row sees token 0: the first chunk is the running result.
-                std::ptr::copy_nonoverlapping(self.chunk, self.running, self.rows * row_len(self.padded));
+                std::ptr::copy_nonoverlapping(
+                    self.chunk,
+                    self.running,
+                    self.rows * row_len(self.padded),
+                );
             } else {
                 for row in (0..self.rows).filter(|&row| self.seen(row, first) > 0) {
                     let at = row * row_len(self.padded);
@@ -158,7 +177,13 @@ impl Work<'_> {
     /// Scores of all rows against `blocks` blocks of keys.
     #[inline(always)]
     unsafe fn scores<S: Simd>(&self, first: usize, blocks: usize) {
-        let keys = |block: usize| self.context.cache.keys(self.context.layer, self.block(first, block), self.unit.kv_head);
+        let keys = |block: usize| {
+            self.context.cache.keys(
+                self.context.layer,
+                self.block(first, block),
+                self.unit.kv_head,
+            )
+        };
         let mut block = 0;
         // SAFETY: blocks below `blocks` exist in the table, rows below `rows` in the memory.
         unsafe {
@@ -207,7 +232,10 @@ impl Work<'_> {
             }
             for (r, acc) in acc.iter().enumerate() {
                 for (b, &acc) in acc.iter().enumerate() {
-                    S::store(self.scores.add((row + r) * CHUNK + (block + b) * LANES), acc);
+                    S::store(
+                        self.scores.add((row + r) * CHUNK + (block + b) * LANES),
+                        acc,
+                    );
                 }
             }
             R
@@ -255,7 +283,10 @@ impl Work<'_> {
             while row < self.rows {
                 let rest = self.rows - row;
                 let mut d = 0;
-                let rows = if S::WIDE { [6, 3, 1] } else { [2, 2, 1] }.into_iter().find(|&r| r <= rest).unwrap_or(1);
+                let rows = if S::WIDE { [6, 3, 1] } else { [2, 2, 1] }
+                    .into_iter()
+                    .find(|&r| r <= rest)
+                    .unwrap_or(1);
                 while d < self.padded {
                     let vectors = (self.padded - d) / LANES;
                     d += LANES
@@ -289,7 +320,11 @@ impl Work<'_> {
             let mut acc = [[S::splat(0.0); V]; R];
             for block in 0..tokens.div_ceil(BLOCK_TOKENS) {
                 let id = self.block(first, block);
-                let values = self.context.cache.values(self.context.layer, id, self.unit.kv_head).add(d);
+                let values = self
+                    .context
+                    .cache
+                    .values(self.context.layer, id, self.unit.kv_head)
+                    .add(d);
                 let weights = self.scores.add(row * CHUNK + block * BLOCK_TOKENS);
                 for token in 0..(tokens - block * BLOCK_TOKENS).min(BLOCK_TOKENS) {
                     let mut v = [S::splat(0.0); V];
@@ -305,7 +340,9 @@ impl Work<'_> {
                 }
             }
             for (r, acc) in acc.iter().enumerate() {
-                let out = self.chunk.add((row + r) * row_len(self.padded) + HEADER + d);
+                let out = self
+                    .chunk
+                    .add((row + r) * row_len(self.padded) + HEADER + d);
                 for (i, &acc) in acc.iter().enumerate() {
                     S::store(out.add(i * LANES), acc);
                 }
@@ -324,15 +361,27 @@ unsafe fn write_out<S: Simd>(context: &Context<'_>, row: usize, head: usize, run
         let inverse = S::splat(1.0 / *running.add(1));
         for d in (0..dim).step_by(LANES) {
             let value = S::mul(S::load(running.add(HEADER + d)), inverse);
-            store_partial::<S>(context.out.at((row * heads + head) * dim + d), value, dim - d);
+            store_partial::<S>(
+                context.out.at((row * heads + head) * dim + d),
+                value,
+                dim - d,
+            );
         }
     }
 }
 
 /// Merges `count` chunks' partial results of one token and head group, from `slot` on, and writes them out.
 #[inline(always)]
-pub(super) unsafe fn merge_partials<S: Simd>(context: &Context<'_>, unit: &Unit, slot: usize, count: usize) {
-    let (group, padded) = (context.shape.group(), context.shape.head_dim.next_multiple_of(LANES));
+pub(super) unsafe fn merge_partials<S: Simd>(
+    context: &Context<'_>,
+    unit: &Unit,
+    slot: usize,
+    count: usize,
+) {
+    let (group, padded) = (
+        context.shape.group(),
+        context.shape.head_dim.next_multiple_of(LANES),
+    );
     let (len, row_len) = (partial_len(context.shape), row_len(padded));
     // SAFETY: `count` slots of `len` values from `slot` on were written and are no longer shared.
     unsafe {
@@ -340,7 +389,11 @@ pub(super) unsafe fn merge_partials<S: Simd>(context: &Context<'_>, unit: &Unit,
             // The first slot becomes the running result.
             let running = context.partials.at(slot * len + head * row_len);
             for chunk in 1..count {
-                fold::<S>(running, context.partials.at((slot + chunk) * len + head * row_len), padded);
+                fold::<S>(
+                    running,
+                    context.partials.at((slot + chunk) * len + head * row_len),
+                    padded,
+                );
             }
             write_out::<S>(context, unit.row, unit.kv_head * group + head, running);
         }

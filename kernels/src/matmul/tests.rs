@@ -18,29 +18,60 @@ impl Case {
     fn new(format: Format, rows: usize, n: usize, units: usize, seed: u64) -> Self {
         let k = units * format.block_elements();
         let bytes = random_blocks(format, n * units, seed);
-        let packed = PackedMatrix::pack(&ThreadPool::new(1).unwrap(), format, n, k, &bytes).unwrap();
+        let packed =
+            PackedMatrix::pack(&ThreadPool::new(1).unwrap(), format, n, k, &bytes).unwrap();
         let mut weights = vec![0.0; n * k];
         dequantise(format, &bytes, &mut weights);
         // Every 50th value is an outlier, so that rows have blocks with second bytes and blocks without.
-        let size = |i: usize| 1.0 + (i % 7) as f32 + if i % 50 == 0 { 30.0 } else { 0.0 };
+        let size = |i: usize| 1.0 + (i % 7) as f32 + if i.is_multiple_of(50) { 30.0 } else { 0.0 };
         let wave = |i: usize| ((i as f32 + (seed % 1000) as f32) * 0.37).sin() * size(i);
-        Self { format, n, k, packed, weights, x: (0..rows * k).map(wave).collect() }
+        Self {
+            format,
+            n,
+            k,
+            packed,
+            weights,
+            x: (0..rows * k).map(wave).collect(),
+        }
     }
 
     /// The product in double precision, of the activations as the format sees them.
     fn truth(&self, x: &[f32]) -> Vec<f64> {
-        let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
-        x.chunks(self.k).flat_map(|x| self.weights.chunks(self.k).map(move |w| dot(x, w))).collect()
+        let dot = |x: &[f32], w: &[f32]| {
+            x.iter()
+                .zip(w)
+                .map(|(&x, &w)| f64::from(x) * f64::from(w))
+                .sum()
+        };
+        x.chunks(self.k)
+            .flat_map(|x| self.weights.chunks(self.k).map(move |w| dot(x, w)))
+            .collect()
     }
 
     /// Squared error over the squared terms of the products, which no cancellation makes small.
     fn error_a_term(&self, got: &[f32]) -> f64 {
-        let error: f64 = got.iter().zip(self.truth(&self.x)).map(|(&g, t)| (f64::from(g) - t).powi(2)).sum();
+        let error: f64 = got
+            .iter()
+            .zip(self.truth(&self.x))
+            .map(|(&g, t)| (f64::from(g) - t).powi(2))
+            .sum();
         let square = |x: &[f32], w: &[f32]| -> f64 {
-            x.iter().zip(w).map(|(&x, &w)| (f64::from(x) * f64::from(w)).powi(2)).sum()
+            x.iter()
+                .zip(w)
+                .map(|(&x, &w)| (f64::from(x) * f64::from(w)).powi(2))
+                .sum()
         };
         let rows = self.x.chunks(self.k);
-        error / rows.map(|x| self.weights.chunks(self.k).map(|w| square(x, w)).sum::<f64>()).sum::<f64>().max(1e-30)
+        error
+            / rows
+                .map(|x| {
+                    self.weights
+                        .chunks(self.k)
+                        .map(|w| square(x, w))
+                        .sum::<f64>()
+                })
+                .sum::<f64>()
+                .max(1e-30)
     }
 
     fn quantised(&self, cpu: Cpu) -> Option<QuantisedRows> {
@@ -54,16 +85,31 @@ impl Case {
     fn product(&self, cpu: Cpu, threads: usize, rows: Range<usize>) -> Vec<f32> {
         let q8 = self.quantised(cpu).map(|q8| q8.part(rows.clone()));
         let (k, q8) = (self.k, q8.as_ref());
-        let input = Input { rows: rows.len(), k, f32: &self.x[rows.start * k..rows.end * k], q8 };
+        let input = Input {
+            rows: rows.len(),
+            k,
+            f32: &self.x[rows.start * k..rows.end * k],
+            q8,
+        };
         let mut out = vec![f32::NAN; rows.len() * self.n];
-        matmul(cpu, &ThreadPool::new(threads).unwrap(), &[&self.packed], input, Output::Store(&mut out));
+        matmul(
+            cpu,
+            &ThreadPool::new(threads).unwrap(),
+            &[&self.packed],
+            input,
+            Output::Store(&mut out),
+        );
         out
     }
 }
 
 /// Squared error over squared size.
 fn nmse(got: &[f32], truth: &[f64]) -> f64 {
-    let error: f64 = got.iter().zip(truth).map(|(&g, t)| (f64::from(g) - t).powi(2)).sum();
+    let error: f64 = got
+        .iter()
+        .zip(truth)
+        .map(|(&g, t)| (f64::from(g) - t).powi(2))
+        .sum();
     error / truth.iter().map(|t| t * t).sum::<f64>().max(1e-30)
 }
 
@@ -117,18 +163,42 @@ fn the_batch_test_would_notice_another_order_of_summation() {
     let mut case = Case::new(Format::Q4_1, 4, 16, 8, 11);
     let forward = case.product(Cpu::detect(), 1, 0..4);
     let bytes = random_blocks(Format::Q4_1, 16 * 8, 11);
-    let reversed: Vec<u8> = bytes.chunks(20 * 8).flat_map(|row| row.chunks(20).rev().flatten().copied()).collect();
-    case.packed =
-        PackedMatrix::pack(&ThreadPool::new(1).unwrap(), Format::Q4_1, 16, case.k, &reversed).unwrap();
-    case.x = case.x.chunks(case.k).flat_map(|row| row.chunks(BLOCK).rev().flatten().copied()).collect();
+    let reversed: Vec<u8> = bytes
+        .chunks(20 * 8)
+        .flat_map(|row| row.chunks(20).rev().flatten().copied())
+        .collect();
+    case.packed = PackedMatrix::pack(
+        &ThreadPool::new(1).unwrap(),
+        Format::Q4_1,
+        16,
+        case.k,
+        &reversed,
+    )
+    .unwrap();
+    case.x = case
+        .x
+        .chunks(case.k)
+        .flat_map(|row| row.chunks(BLOCK).rev().flatten().copied())
+        .collect();
     let backward = case.product(Cpu::detect(), 1, 0..4);
     assert_ne!(bits(&forward), bits(&backward));
-    assert!(forward.iter().zip(&backward).all(|(a, b)| (a - b).abs() <= 1e-3 * a.abs().max(1.0)));
+    assert!(
+        forward
+            .iter()
+            .zip(&backward)
+            .all(|(a, b)| (a - b).abs() <= 1e-3 * a.abs().max(1.0))
+    );
 }
 
 #[test]
 fn extreme_quants_do_not_overflow_any_path() {
-    for format in [Format::Q8_0, Format::Q4_0, Format::Q4_1, Format::Q4K, Format::Q6K] {
+    for format in [
+        Format::Q8_0,
+        Format::Q4_0,
+        Format::Q4_1,
+        Format::Q4K,
+        Format::Q6K,
+    ] {
         for fill in [0x00, 0x7f, 0x80, 0xff] {
             let mut case = Case::new(format, 5, 16, 2, 3);
             let mut bytes = random_blocks(format, 32, 3);
@@ -140,14 +210,24 @@ fn extreme_quants_do_not_overflow_any_path() {
                 };
                 block[quants].fill(fill);
             }
-            case.packed = PackedMatrix::pack(&ThreadPool::new(1).unwrap(), format, 16, case.k, &bytes).unwrap();
+            case.packed =
+                PackedMatrix::pack(&ThreadPool::new(1).unwrap(), format, 16, case.k, &bytes)
+                    .unwrap();
             dequantise(format, &bytes, &mut case.weights);
             for sign in [1.0, -1.0] {
                 case.x.fill(sign);
                 let portable = case.product(Cpu::portable(), 1, 0..5);
-                assert!(nmse(&portable, &case.truth(&case.x)) <= 1e-9, "{format:?} {fill:#x}");
+                assert!(
+                    nmse(&portable, &case.truth(&case.x)) <= 1e-9,
+                    "{format:?} {fill:#x}"
+                );
                 for cpu in Cpu::available() {
-                    assert_eq!(bits(&case.product(cpu, 1, 0..5)), bits(&portable), "{format:?} {fill:#x} {}", cpu.name());
+                    assert_eq!(
+                        bits(&case.product(cpu, 1, 0..5)),
+                        bits(&portable),
+                        "{format:?} {fill:#x} {}",
+                        cpu.name()
+                    );
                 }
             }
         }
@@ -158,13 +238,27 @@ fn extreme_quants_do_not_overflow_any_path() {
 fn several_weights_side_by_side_equal_each_alone_and_add_accumulates() {
     let pool = ThreadPool::new(2).unwrap();
     for cpu in Cpu::available() {
-        let (a, b) = (Case::new(Format::Q4_1, 9, 40, 3, 1), Case::new(Format::F16, 9, 7, 96, 2));
+        let (a, b) = (
+            Case::new(Format::Q4_1, 9, 40, 3, 1),
+            Case::new(Format::F16, 9, 7, 96, 2),
+        );
         let (first, q8) = (a.product(cpu, 1, 0..9), a.quantised(cpu));
-        let input = Input { rows: 9, k: 96, f32: &a.x, q8: q8.as_ref() };
+        let input = Input {
+            rows: 9,
+            k: 96,
+            f32: &a.x,
+            q8: q8.as_ref(),
+        };
         let mut second = vec![0.0; 9 * 7];
         matmul(cpu, &pool, &[&b.packed], input, Output::Store(&mut second));
         let mut both = vec![1.0; 9 * 47];
-        matmul(cpu, &pool, &[&a.packed, &b.packed], input, Output::Add(&mut both));
+        matmul(
+            cpu,
+            &pool,
+            &[&a.packed, &b.packed],
+            input,
+            Output::Add(&mut both),
+        );
         for r in 0..9 {
             let alone = first[r * 40..][..40].iter().chain(&second[r * 7..][..7]);
             assert!(alone.zip(&both[r * 47..][..47]).all(|(x, y)| 1.0 + x == *y));
@@ -175,10 +269,21 @@ fn several_weights_side_by_side_equal_each_alone_and_add_accumulates() {
 #[test]
 fn gated_product_equals_its_parts_and_its_quantised_form() {
     let pool = ThreadPool::new(2).unwrap();
-    for (cpu, n) in Cpu::available().into_iter().flat_map(|cpu| [(cpu, 96), (cpu, 37)]) {
-        let (gate, up) = (Case::new(Format::Q8_0, 19, n, 2, 5), Case::new(Format::Q4_0, 19, n, 2, 6));
+    for (cpu, n) in Cpu::available()
+        .into_iter()
+        .flat_map(|cpu| [(cpu, 96), (cpu, 37)])
+    {
+        let (gate, up) = (
+            Case::new(Format::Q8_0, 19, n, 2, 5),
+            Case::new(Format::Q4_0, 19, n, 2, 6),
+        );
         let q8 = gate.quantised(cpu);
-        let input = Input { rows: 19, k: 64, f32: &[], q8: q8.as_ref() };
+        let input = Input {
+            rows: 19,
+            k: 64,
+            f32: &[],
+            q8: q8.as_ref(),
+        };
         let mut parts = [vec![0.0; 19 * n], vec![0.0; 19 * n]];
         for (case, out) in [&gate, &up].into_iter().zip(&mut parts) {
             matmul(cpu, &pool, &[&case.packed], input, Output::Store(out));
@@ -186,12 +291,26 @@ fn gated_product_equals_its_parts_and_its_quantised_form() {
         crate::silu_rows(cpu, &mut parts[0]);
         let expected: Vec<f32> = parts[0].iter().zip(&parts[1]).map(|(g, u)| g * u).collect();
         let mut fused = vec![0.0; 19 * n];
-        swiglu(cpu, &pool, &gate.packed, &up.packed, input, Output::Store(&mut fused));
+        swiglu(
+            cpu,
+            &pool,
+            &gate.packed,
+            &up.packed,
+            input,
+            Output::Store(&mut fused),
+        );
         assert_eq!(bits(&fused), bits(&expected), "{} {n}", cpu.name());
         if n.is_multiple_of(BLOCK) {
             let mut blocks = [QuantisedRows::default(), QuantisedRows::default()];
             quantise_rows(cpu, &pool, &expected, n, &mut blocks[0]);
-            swiglu(cpu, &pool, &gate.packed, &up.packed, input, Output::Quantise(&mut blocks[1]));
+            swiglu(
+                cpu,
+                &pool,
+                &gate.packed,
+                &up.packed,
+                input,
+                Output::Quantise(&mut blocks[1]),
+            );
             assert_eq!(blocks[0], blocks[1]);
         }
     }
@@ -201,6 +320,17 @@ fn gated_product_equals_its_parts_and_its_quantised_form() {
 #[should_panic(expected = "quantised weights need quantised rows")]
 fn a_missing_form_of_the_input_is_a_programming_error() {
     let case = Case::new(Format::Q4_1, 1, 16, 1, 1);
-    let input = Input { rows: 1, k: 32, f32: &case.x, q8: None };
-    matmul(Cpu::detect(), &ThreadPool::new(1).unwrap(), &[&case.packed], input, Output::Store(&mut [0.0; 16]));
+    let input = Input {
+        rows: 1,
+        k: 32,
+        f32: &case.x,
+        q8: None,
+    };
+    matmul(
+        Cpu::detect(),
+        &ThreadPool::new(1).unwrap(),
+        &[&case.packed],
+        input,
+        Output::Store(&mut [0.0; 16]),
+    );
 }

@@ -1,5 +1,6 @@
 //! AVX2 with FMA and F16C: a vector is two registers, lanes 0 to 7 and 8 to 15.
 
+#[allow(clippy::wildcard_imports)] // Two hundred intrinsics.
 use std::arch::x86_64::*;
 
 use super::Simd;
@@ -15,7 +16,15 @@ type I = [__m256i; 2];
 #[inline(always)]
 unsafe fn quad(a: *const Q8Block, depth: usize) -> __m256i {
     // SAFETY: the caller passes a readable block and a depth of at most 28.
-    unsafe { _mm256_set1_epi32((&raw const (*a).q).cast::<i8>().add(depth).cast::<i32>().read_unaligned()) }
+    unsafe {
+        _mm256_set1_epi32(
+            (&raw const (*a).q)
+                .cast::<i8>()
+                .add(depth)
+                .cast::<i32>()
+                .read_unaligned(),
+        )
+    }
 }
 
 #[inline(always)]
@@ -76,7 +85,10 @@ impl Simd for Avx2 {
     unsafe fn store_f16(p: *mut u16, x: F) {
         unsafe {
             for (i, &half) in x.iter().enumerate() {
-                _mm_storeu_si128(p.add(8 * i).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half));
+                _mm_storeu_si128(
+                    p.add(8 * i).cast(),
+                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half),
+                );
             }
         }
     }
@@ -91,7 +103,11 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> F {
-        unsafe { each!(|i| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast())))) }
+        unsafe {
+            each!(|i| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(
+                p.add(8 * i).cast()
+            ))))
+        }
     }
     #[inline(always)]
     unsafe fn add(a: F, b: F) -> F {
@@ -127,7 +143,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn round(a: F) -> F {
-        unsafe { each!(|i| _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[i])) }
+        unsafe {
+            each!(|i| _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[i]))
+        }
     }
     #[inline(always)]
     unsafe fn pow2(n: F) -> F {
@@ -174,10 +192,16 @@ impl Simd for Avx2 {
             let (low, high) = (_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1]));
             // Packing works within 128-bit halves: put the quarters back in order before the last step.
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
-            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            let bytes = _mm_packs_epi16(
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
             _mm_storeu_si128(p.cast(), bytes);
             let sums = _mm256_add_epi32(low, high);
-            let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+            let sums = _mm_add_epi32(
+                _mm256_castsi256_si128(sums),
+                _mm256_extracti128_si256::<1>(sums),
+            );
             let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b00_00_11_10>(sums));
             _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_shuffle_epi32::<1>(sums)))
         }
@@ -201,8 +225,12 @@ impl Simd for Avx2 {
                     let high = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask);
                     for r in 0..R {
                         let row = a.add(r * stride);
-                        sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(low, quad(row, 4 * j)));
-                        sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(high, quad(row, 16 + 4 * j)));
+                        sums[r] =
+                            _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(low, quad(row, 4 * j)));
+                        sums[r] = _mm256_add_epi16(
+                            sums[r],
+                            _mm256_maddubs_epi16(high, quad(row, 16 + 4 * j)),
+                        );
                     }
                 }
                 for r in 0..R {
@@ -225,7 +253,8 @@ impl Simd for Avx2 {
                     let size = _mm256_abs_epi8(weights);
                     for r in 0..R {
                         let signed = _mm256_sign_epi8(quad(a.add(r * stride), 4 * j), weights);
-                        out[r][h] = _mm256_add_epi32(out[r][h], widen(_mm256_maddubs_epi16(size, signed)));
+                        out[r][h] =
+                            _mm256_add_epi32(out[r][h], widen(_mm256_maddubs_epi16(size, signed)));
                     }
                 }
             }
@@ -241,7 +270,8 @@ impl Simd for Avx2 {
             for (half, h) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let mut sums = [_mm256_setzero_si256(); R];
                 for r in 0..R {
-                    sums[r] = _mm256_set1_epi32(-32 * i32::from((*a.add(r * stride)).half_sums[half]));
+                    sums[r] =
+                        _mm256_set1_epi32(-32 * i32::from((*a.add(r * stride)).half_sums[half]));
                 }
                 let high = load_bytes(w.add(256 + 64 * half + 32 * h));
                 let high = [
@@ -252,15 +282,23 @@ impl Simd for Avx2 {
                 ];
                 for j in 0..4 {
                     let packed = load_bytes(w.add(64 * j + 32 * h));
-                    let nibbles = if half == 0 { packed } else { _mm256_srli_epi16::<4>(packed) };
-                    let weights =
-                        _mm256_or_si256(_mm256_and_si256(nibbles, mask), _mm256_and_si256(high[j], two_bits));
+                    let nibbles = if half == 0 {
+                        packed
+                    } else {
+                        _mm256_srli_epi16::<4>(packed)
+                    };
+                    let weights = _mm256_or_si256(
+                        _mm256_and_si256(nibbles, mask),
+                        _mm256_and_si256(high[j], two_bits),
+                    );
                     for r in 0..R {
                         let quad = quad(a.add(r * stride), 16 * half + 4 * j);
-                        sums[r] = _mm256_add_epi32(sums[r], widen(_mm256_maddubs_epi16(weights, quad)));
+                        sums[r] =
+                            _mm256_add_epi32(sums[r], widen(_mm256_maddubs_epi16(weights, quad)));
                     }
                 }
-                let scale = _mm256_cvtepi8_epi32(_mm_loadl_epi64(w.add(384 + 16 * half + 8 * h).cast()));
+                let scale =
+                    _mm256_cvtepi8_epi32(_mm_loadl_epi64(w.add(384 + 16 * half + 8 * h).cast()));
                 for r in 0..R {
                     out[r][h] = _mm256_add_epi32(out[r][h], _mm256_mullo_epi32(sums[r], scale));
                 }

@@ -1,5 +1,6 @@
 //! AVX-512 with VNNI: a vector is one register, four multiply-adds of bytes a lane and instruction.
 
+#[allow(clippy::wildcard_imports)] // Two hundred intrinsics.
 use std::arch::x86_64::*;
 
 use super::Simd;
@@ -15,7 +16,15 @@ type I = __m512i;
 #[inline(always)]
 unsafe fn quad(a: *const Q8Block, depth: usize) -> I {
     // SAFETY: the caller passes a readable block and a depth of at most 28.
-    unsafe { _mm512_set1_epi32((&raw const (*a).q).cast::<i8>().add(depth).cast::<i32>().read_unaligned()) }
+    unsafe {
+        _mm512_set1_epi32(
+            (&raw const (*a).q)
+                .cast::<i8>()
+                .add(depth)
+                .cast::<i32>()
+                .read_unaligned(),
+        )
+    }
 }
 
 #[inline(always)]
@@ -52,7 +61,11 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> F {
-        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
+        unsafe {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(
+                _mm256_loadu_si256(p.cast()),
+            )))
+        }
     }
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> F {
@@ -158,7 +171,11 @@ impl Simd for Avx512 {
                     let row = a.add(r * stride);
                     low_sums[r] = _mm512_dpbusd_epi32(low_sums[r], low, quad(row, 4 * j));
                     // Few rows wait on latency, so they keep two chains; many rows need the registers.
-                    let high_chain = if R <= 2 { &mut high_sums[r] } else { &mut low_sums[r] };
+                    let high_chain = if R <= 2 {
+                        &mut high_sums[r]
+                    } else {
+                        &mut low_sums[r]
+                    };
                     *high_chain = _mm512_dpbusd_epi32(*high_chain, high, quad(row, 16 + 4 * j));
                 }
             }
@@ -207,11 +224,21 @@ impl Simd for Avx512 {
                 ];
                 for j in 0..4 {
                     let packed = load_bytes(w.add(64 * j));
-                    let nibbles = if h == 0 { packed } else { _mm512_srli_epi16::<4>(packed) };
-                    let weights =
-                        _mm512_or_si512(_mm512_and_si512(nibbles, mask), _mm512_and_si512(high[j], two_bits));
+                    let nibbles = if h == 0 {
+                        packed
+                    } else {
+                        _mm512_srli_epi16::<4>(packed)
+                    };
+                    let weights = _mm512_or_si512(
+                        _mm512_and_si512(nibbles, mask),
+                        _mm512_and_si512(high[j], two_bits),
+                    );
                     for r in 0..R {
-                        sums[r] = _mm512_dpbusd_epi32(sums[r], weights, quad(a.add(r * stride), 16 * h + 4 * j));
+                        sums[r] = _mm512_dpbusd_epi32(
+                            sums[r],
+                            weights,
+                            quad(a.add(r * stride), 16 * h + 4 * j),
+                        );
                     }
                 }
             }
@@ -219,7 +246,10 @@ impl Simd for Avx512 {
             let second = _mm512_cvtepi8_epi32(_mm_loadu_si128(w.add(400).cast()));
             let [mut sums, others] = halves;
             for r in 0..R {
-                sums[r] = _mm512_add_epi32(_mm512_mullo_epi32(sums[r], first), _mm512_mullo_epi32(others[r], second));
+                sums[r] = _mm512_add_epi32(
+                    _mm512_mullo_epi32(sums[r], first),
+                    _mm512_mullo_epi32(others[r], second),
+                );
             }
             sums
         }

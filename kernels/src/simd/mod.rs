@@ -68,13 +68,25 @@ pub trait Simd: Copy {
     /// Dots of one 16-column by 32-deep block of unsigned nibbles with the same block of `R` rows of activations.
     /// `w`: 256 bytes, byte `(j, n, i)` of shape `[4][16][4]` holds depth `4j + i` of column `n` in its low nibble and depth
     /// `16 + 4j + i` in its high one. `a`: the block of row 0; row `r` lies `r * stride` blocks on.
-    unsafe fn dot_nibble<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [Self::I; R];
+    unsafe fn dot_nibble<const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+    ) -> [Self::I; R];
 
     /// As `dot_nibble` for signed bytes stored with their top bit flipped. `w`: 512 bytes of shape `[8][16][4]`.
-    unsafe fn dot_byte<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [Self::I; R];
+    unsafe fn dot_byte<const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+    ) -> [Self::I; R];
 
     /// As `dot_nibble` for 6-bit weights offset by 32, each half of 16 deep multiplied by its own signed scale.
     /// `w`: 256 bytes of nibbles, 128 of high bits (byte `(v, n, i)` of `[2][16][4]` holds two bits for depth groups `4v` to
     /// `4v + 3`), 16 scales of the first half, 16 of the second.
-    unsafe fn dot_six<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [Self::I; R];
+    unsafe fn dot_six<const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+    ) -> [Self::I; R];
 }

@@ -66,7 +66,10 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, x: F) {
-        unsafe { p.cast::<[u16; LANES]>().write_unaligned(x.map(|v| half::f16::from_f32(v).to_bits())) }
+        unsafe {
+            p.cast::<[u16; LANES]>()
+                .write_unaligned(x.map(|v| half::f16::from_f32(v).to_bits()));
+        }
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> F {
@@ -149,7 +152,11 @@ impl Simd for Portable {
     unsafe fn dot_nibble<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
         std::array::from_fn(|r| {
             let q = unsafe { &(*a.add(r * stride)).q };
-            std::array::from_fn(|n| (0..32).map(|k| unsafe { nibble(w, n, k) } * i32::from(q[k])).sum())
+            std::array::from_fn(|n| {
+                (0..32)
+                    .map(|k| unsafe { nibble(w, n, k) } * i32::from(q[k]))
+                    .sum()
+            })
         })
     }
 
@@ -158,7 +165,9 @@ impl Simd for Portable {
         std::array::from_fn(|r| {
             let q = unsafe { &(*a.add(r * stride)).q };
             std::array::from_fn(|n| {
-                let weight = |k: usize| i32::from((unsafe { *w.add(k / 4 * 64 + n * 4 + k % 4) } ^ 0x80) as i8);
+                let weight = |k: usize| {
+                    i32::from((unsafe { *w.add(k / 4 * 64 + n * 4 + k % 4) } ^ 0x80) as i8)
+                };
                 (0..32).map(|k| weight(k) * i32::from(q[k])).sum()
             })
         })
@@ -171,12 +180,17 @@ impl Simd for Portable {
             std::array::from_fn(|n| {
                 let weight = |k: usize| {
                     let group = k / 4;
-                    let high = unsafe { *w.add(256 + group / 4 * 64 + n * 4 + k % 4) } >> (2 * (group % 4)) & 3;
+                    let high = unsafe { *w.add(256 + group / 4 * 64 + n * 4 + k % 4) }
+                        >> (2 * (group % 4))
+                        & 3;
                     (unsafe { nibble(w, n, k) } | i32::from(high) << 4) - 32
                 };
                 let half = |h: usize| -> i32 {
                     let scale = i32::from(unsafe { *w.add(384 + h * LANES + n) } as i8);
-                    scale * (h * 16..h * 16 + 16).map(|k| weight(k) * i32::from(q[k])).sum::<i32>()
+                    scale
+                        * (h * 16..h * 16 + 16)
+                            .map(|k| weight(k) * i32::from(q[k]))
+                            .sum::<i32>()
                 };
                 half(0) + half(1)
             })
