@@ -7,7 +7,7 @@
 use kube::{
     Api,
     api::{DynamicObject, Patch, PatchParams},
-    core::{ApiResource, GroupVersionKind},
+    core::{ApiResource, GroupVersionKind, Status},
 };
 use pagoda_crds::names;
 use pagoda_operator_core::{
@@ -117,24 +117,27 @@ async fn apply_child(
         .await
     {
         Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if is_refusal(status.code) => {
-            Err(ApplyError::Refused(Refusal {
-                reason: "Rejected",
-                message: format!(
-                    "the API server refuses the {} built from this spec: {}",
-                    kind.as_str(),
-                    status.message
-                ),
-            }))
-        }
+        Err(kube::Error::Api(status)) if is_refusal(&status) => Err(ApplyError::Refused(Refusal {
+            reason: "Rejected",
+            message: format!(
+                "the API server refuses the {} built from this spec: {}",
+                kind.as_str(),
+                status.message
+            ),
+        })),
         Err(error) => Err(failed(error)),
     }
 }
 
 /// What another spec would cure: invalid objects, and ones that admission forbids. A namespace that is terminating is
 /// forbidden too, and soon gone.
-fn is_refusal(code: u16) -> bool {
-    matches!(code, 400 | 403 | 422)
+fn is_refusal(status: &Status) -> bool {
+    // A field that its kind does not have is the API server's 500 in a server-side apply, whatever it is elsewhere.
+    let unknown_field = status.code == 500
+        && status
+            .message
+            .contains("failed to create typed patch object");
+    matches!(status.code, 400 | 403 | 422) || unknown_field
 }
 
 fn resource(kind: ChildKind) -> ApiResource {

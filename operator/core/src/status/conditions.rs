@@ -24,6 +24,22 @@ impl Draft {
     }
 }
 
+impl Draft {
+    /// An earlier condition of the autoscaler once more, if it came of a look at metrics.
+    pub(super) fn again(condition: &Condition) -> Option<Self> {
+        let looked = ["FollowsMetrics", "AtMaximum", "NoMetrics", "PartialMetrics"];
+        let keep = looked.contains(&condition.reason.as_str());
+        keep.then(|| {
+            Self::new(
+                AUTOSCALING,
+                &condition.status,
+                &condition.reason,
+                &condition.message,
+            )
+        })
+    }
+}
+
 /// Gives each draft the time since when its status holds: an earlier condition's as long as the status is the same.
 pub(super) fn settle(
     previous: &[Condition],

@@ -12,7 +12,10 @@ mod tests;
 pub use conditions::{Transition, transitions};
 pub use pods::PodView;
 
-use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::{
+    api::apps::v1::Deployment,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+};
 use pagoda_crds::{
     api::{InferenceServiceStatus, LastDecision, ModelStatus, ScalingStatus},
     wire::ModelInfo,
@@ -76,10 +79,11 @@ pub fn status(
 ) -> InferenceServiceStatus {
     let census = Census::count(&seen.pods, revision);
     let health = health(service, seen, &census);
+    let autoscaled = previous.conditions.iter().find(|c| c.type_ == AUTOSCALING);
     let mut drafts = vec![
         health.ready.clone(),
         model_loaded(service, &census, &health),
-        autoscaling(service, &seen.autoscaling),
+        autoscaling(service, &seen.autoscaling, autoscaled),
     ];
     drafts.extend(progress(&health));
     InferenceServiceStatus {
@@ -249,7 +253,7 @@ fn model_loaded(service: &Service, census: &Census, health: &Health) -> Draft {
     }
 }
 
-fn autoscaling(service: &Service, view: &Autoscaling) -> Draft {
+fn autoscaling(service: &Service, view: &Autoscaling, previous: Option<&Condition>) -> Draft {
     let draft = |status: &str, reason: &str, message: &str| {
         Draft::new(AUTOSCALING, status, reason, message)
     };
@@ -269,7 +273,10 @@ fn autoscaling(service: &Service, view: &Autoscaling) -> Draft {
         );
     }
     match view.reason {
-        None => draft("Unknown", "Starting", "no decision was made yet"),
+        // An operator that just started has not looked yet; what its predecessor saw stands until it has.
+        None => previous
+            .and_then(Draft::again)
+            .unwrap_or_else(|| draft("Unknown", "Starting", "no decision was made yet")),
         Some(Reason::NoMetrics) => draft(
             "False",
             "NoMetrics",

@@ -336,6 +336,27 @@ fn autoscaling_says_who_moves_the_number() {
         find(&status, AUTOSCALING).expect("there").reason.clone()
     };
     assert_eq!(view(None), "Starting");
+    let autoscaling = Autoscaling {
+        reason: Some(Reason::OnTarget),
+        last_change: None,
+    };
+    let seen = Observed {
+        autoscaling,
+        ..Observed::default()
+    };
+    let before = status(
+        &service(1),
+        REVISION,
+        &seen,
+        &InferenceServiceStatus::default(),
+        &at(1),
+    );
+    let restarted = status(&service(1), REVISION, &Observed::default(), &before, &at(9));
+    assert_eq!(
+        find(&restarted, AUTOSCALING),
+        find(&before, AUTOSCALING),
+        "a restart is no news"
+    );
     assert_eq!(view(Some(Reason::NoMetrics)), "NoMetrics");
     assert_eq!(view(Some(Reason::OnTarget)), "FollowsMetrics");
     let fixed = checked(json!({"engine": {"executor": "simulated"}}));
