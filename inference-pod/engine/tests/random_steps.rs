@@ -241,7 +241,7 @@ fn run(seed: u64, limits: Limits, steps: u64) -> World {
     let mut world = World::new(seed, limits);
     for _ in 0..steps {
         // Bursts and lulls: the queue fills and empties again and again.
-        let busy = (world.step / 400) % 2 == 0;
+        let busy = (world.step / 400).is_multiple_of(2);
         if world.draws.chance(if busy { 2 } else { 12 }) {
             world.submit();
         }
@@ -250,7 +250,7 @@ fn run(seed: u64, limits: Limits, steps: u64) -> World {
         }
         world.run_step();
         world.check_account();
-        if world.step % 4096 == 0 {
+        if world.step.is_multiple_of(4096) {
             world.check_starvation();
         }
     }

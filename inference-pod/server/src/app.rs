@@ -18,7 +18,7 @@ pub const DEFAULT_BODY_BYTES: usize = 4 << 20;
 
 /// A turn of the engine's loop that takes longer than this is taken for a wedged engine. A step on a slow CPU may
 /// take many seconds; killing a pod that works is worse than noticing late that one does not.
-pub const WEDGED_AFTER: Duration = Duration::from_secs(120);
+pub const WEDGED_AFTER: Duration = Duration::from_mins(2);
 
 /// A loaded model and the engine that runs it.
 #[derive(Debug)]
@@ -75,13 +75,35 @@ impl App {
 
     /// Starts the engine of a loaded model and serves it from now on. Resolves when the engine's thread ends.
     pub fn start(&self, loaded: Loaded, created: u64) -> Result<EngineEnd, LimitsError> {
-        let Loaded { executor, language, limits, info } = loaded;
+        let Loaded {
+            executor,
+            language,
+            limits,
+            info,
+        } = loaded;
         let took = Duration::from_millis(info.load_milliseconds);
-        self.metrics.set_engine(&info.executor, info.simulated, limits.block_tokens, limits.block_count, took);
-        let setup = EngineSetup { executor, language: Arc::clone(&language), limits, metrics: Arc::clone(&self.metrics) };
+        self.metrics.set_engine(
+            &info.executor,
+            info.simulated,
+            limits.block_tokens,
+            limits.block_count,
+            took,
+        );
+        let setup = EngineSetup {
+            executor,
+            language: Arc::clone(&language),
+            limits,
+            metrics: Arc::clone(&self.metrics),
+        };
         let (engine, end) = setup.start()?;
         // A pod loads one model in its life; a second start would leave the first in place.
-        let _ = self.served.set(Served { engine, language, limits, info, created });
+        let _ = self.served.set(Served {
+            engine,
+            language,
+            limits,
+            info,
+            created,
+        });
         Ok(end)
     }
 

@@ -129,8 +129,8 @@ impl ServeConfig {
         // A gateway passes a request on as it came, and `namespace/service` is how a client names one service among many.
         let full_name = format!("{}/{}", config.namespace, config.service);
         let mut names = config.names;
-        if !config.namespace.is_empty() && !config.service.is_empty() && !names.contains(&full_name)
-        {
+        let is_one_of_many = !config.namespace.is_empty() && !config.service.is_empty();
+        if !names.is_empty() && is_one_of_many && !names.contains(&full_name) {
             names.push(full_name);
         }
         Self {
@@ -184,7 +184,7 @@ mod tests {
         let config = parse(&json!({})).unwrap();
         assert_eq!(config.names, ["m", "ns/svc"]);
         assert_eq!(config.backend, Backend::Cpu("/model/model.gguf".into()));
-        assert_eq!(config.drain, Duration::from_secs(60));
+        assert_eq!(config.drain, Duration::from_mins(1));
     }
 
     #[test]

@@ -109,7 +109,7 @@ mod tests {
         let first = drain.open().unwrap();
         let running = tokio::spawn({
             let drain = Arc::clone(&drain);
-            async move { drain.run(GRACE, Duration::from_secs(60)).await }
+            async move { drain.run(GRACE, Duration::from_mins(1)).await }
         });
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(drain.stage(), Stage::Leaving);
@@ -134,10 +134,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_idle_pod_leaves_after_the_grace_period() {
         let began = tokio::time::Instant::now();
-        assert_eq!(
-            Drain::default().run(GRACE, Duration::from_secs(60)).await,
-            0
-        );
+        assert_eq!(Drain::default().run(GRACE, Duration::from_mins(1)).await, 0);
         assert_eq!(began.elapsed(), GRACE);
     }
 }

@@ -54,14 +54,14 @@ impl LoadFailure {
             {
                 FailureReason::ModelNotFound
             }
-            Self::Model(LoadError::UnsupportedModel(_)) => FailureReason::UnsupportedModel,
-            Self::Model(LoadError::InvalidOptions(_) | LoadError::Cpu(_))
-            | Self::BlockTokens(_) => FailureReason::InvalidConfig,
-            Self::Model(LoadError::Threads(_)) => FailureReason::Internal,
-            Self::Tokenizer(
+            Self::Model(LoadError::UnsupportedModel(_))
+            | Self::Tokenizer(
                 TokenizerError::UnsupportedModel { .. }
                 | TokenizerError::UnsupportedPreTokenizer { .. },
             ) => FailureReason::UnsupportedModel,
+            Self::Model(LoadError::InvalidOptions(_) | LoadError::Cpu(_))
+            | Self::BlockTokens(_) => FailureReason::InvalidConfig,
+            Self::Model(LoadError::Threads(_)) => FailureReason::Internal,
             Self::Model(_) | Self::Tokenizer(_) => FailureReason::InvalidModel,
             Self::Memory(_) => FailureReason::OutOfMemory,
         }

@@ -254,17 +254,17 @@ mod tests {
         }
     }
 
-    fn cgroup(bytes: u64) -> Option<MemoryLimit> {
-        Some(MemoryLimit {
+    fn cgroup(bytes: u64) -> MemoryLimit {
+        MemoryLimit {
             bytes,
             source: LimitSource::Cgroup,
-        })
+        }
     }
 
     #[test]
     fn refuses_with_the_arithmetic() {
         let refusal = demand()
-            .plan_blocks(Some(2 << 30), cgroup(4 << 30))
+            .plan_blocks(Some(2 << 30), Some(cgroup(4 << 30)))
             .unwrap_err();
         assert_eq!(
             refusal.to_string(),
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn makes_the_blocks_that_the_memory_asked_for_holds() {
         assert_eq!(
-            demand().plan_blocks(Some(100 << 20), cgroup(8 << 30)),
+            demand().plan_blocks(Some(100 << 20), Some(cgroup(8 << 30))),
             Ok(100)
         );
         assert_eq!(demand().plan_blocks(Some(1), None), Ok(1));
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn takes_a_share_of_what_is_free_by_default() {
         let blocks = demand()
-            .plan_blocks(None, cgroup((5 << 30) + WORKING))
+            .plan_blocks(None, Some(cgroup((5 << 30) + WORKING)))
             .unwrap();
         assert_eq!(blocks, 614);
     }
@@ -299,12 +299,12 @@ mod tests {
     fn by_default_tries_for_one_sequence_at_full_context_and_says_when_it_does_not_fit() {
         assert!(
             demand()
-                .plan_blocks(None, cgroup((4 << 30) + WORKING + (512 << 20)))
+                .plan_blocks(None, Some(cgroup((4 << 30) + WORKING + (512 << 20))))
                 .is_ok_and(|blocks| blocks == 512)
         );
         assert!(
             demand()
-                .plan_blocks(None, cgroup((4 << 30) + WORKING + (511 << 20)))
+                .plan_blocks(None, Some(cgroup((4 << 30) + WORKING + (511 << 20))))
                 .is_err()
         );
     }

@@ -477,7 +477,7 @@ mod tests {
             "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.5",
             "vllm:prompt_tokens_total{model_name=\"m\"} 7",
             "pagoda_prompt_tokens_total{model_name=\"m\"} 7",
-            "vllm:time_to_first_token_seconds_bucket{le=\"0.005\",model_name=\"m\"} 1",
+            "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",le=\"0.005\"} 1",
         ] {
             assert!(
                 text.lines().any(|other| other == line),

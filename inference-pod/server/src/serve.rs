@@ -77,7 +77,7 @@ async fn start_engine(
     let (backend, size, progress) = (config.backend.clone(), config.size.clone(), Arc::clone(app));
     let loading = tokio::task::spawn_blocking(move || {
         load(&backend, &size, threads, &mut |percent| {
-            progress.set_loaded_percent(percent)
+            progress.set_loaded_percent(percent);
         })
     });
     let loaded = loading

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 fn engine() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda-engine"));
-    command.env_remove("RUST_LOG").env_remove("PAGODA_TERMINATION_LOG");
+    command
+        .env_remove("RUST_LOG")
+        .env_remove("PAGODA_TERMINATION_LOG");
     command
 }
 
@@ -22,7 +24,13 @@ struct Server {
 impl Server {
     fn start(arguments: &[&str]) -> Self {
         let mut child = engine()
-            .args(["serve", "--executor", "simulated", "--listen", "127.0.0.1:0"])
+            .args([
+                "serve",
+                "--executor",
+                "simulated",
+                "--listen",
+                "127.0.0.1:0",
+            ])
             .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
@@ -32,8 +40,12 @@ impl Server {
         // The listening line comes first, the ready line follows when the model is loaded.
         loop {
             let mut line = String::new();
-            assert!(log.read_line(&mut line).expect("a log") > 0, "the engine ended early");
-            let entry: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("logs are JSON, got {line}"));
+            assert!(
+                log.read_line(&mut line).expect("a log") > 0,
+                "the engine ended early"
+            );
+            let entry: Value =
+                serde_json::from_str(&line).unwrap_or_else(|_| panic!("logs are JSON, got {line}"));
             match entry["message"].as_str() {
                 Some("listening") => address = entry["address"].as_str().map(str::to_owned),
                 Some("ready") => break,
@@ -42,7 +54,10 @@ impl Server {
         }
         // Keeps the pipe from filling.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Self { child, address: address.expect("an address") }
+        Self {
+            child,
+            address: address.expect("an address"),
+        }
     }
 
     fn connect(&self) -> TcpStream {
@@ -53,13 +68,20 @@ impl Server {
     fn post(&self, path: &str, body: &Value) -> TcpStream {
         let body = body.to_string();
         let mut stream = self.connect();
-        let request = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        stream.write_all(request.as_bytes()).expect("a request goes out");
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream
+            .write_all(request.as_bytes())
+            .expect("a request goes out");
         stream
     }
 
     fn signal(&self) {
-        let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let killed = Command::new("kill")
+            .args(["-TERM", &self.child.id().to_string()])
+            .status();
         assert!(killed.expect("kill runs").success());
     }
 
@@ -97,7 +119,9 @@ fn sigterm_finishes_the_stream_under_way_and_exits_with_success() {
     let mut stream = server.post("/v1/completions", &stream_body(250));
     let mut text = read_first_event(&mut stream);
     server.signal();
-    stream.read_to_string(&mut text).expect("the stream goes on to its end");
+    stream
+        .read_to_string(&mut text)
+        .expect("the stream goes on to its end");
     assert!(text.contains("[DONE]"), "{text}");
     assert_eq!(server.exit_code(), Some(0));
 }
@@ -111,14 +135,21 @@ fn a_second_sigterm_ends_streams_with_an_error_event() {
     // The first signal must have been taken, or both would count as one.
     while !ready_is_refused(&server) {}
     server.signal();
-    stream.read_to_string(&mut text).expect("the stream ends in order");
-    assert!(text.contains("shutting_down") && !text.contains("[DONE]"), "{text}");
+    stream
+        .read_to_string(&mut text)
+        .expect("the stream ends in order");
+    assert!(
+        text.contains("shutting_down") && !text.contains("[DONE]"),
+        "{text}"
+    );
     assert_eq!(server.exit_code(), Some(143));
 }
 
 fn ready_is_refused(server: &Server) -> bool {
     let mut stream = server.connect();
-    stream.write_all(b"GET /health/ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("a request goes out");
+    stream
+        .write_all(b"GET /health/ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .expect("a request goes out");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("a response");
     text.starts_with("HTTP/1.1 503")
@@ -126,11 +157,18 @@ fn ready_is_refused(server: &Server) -> bool {
 
 #[test]
 fn the_drain_time_ends_streams_that_are_too_long_and_exits_with_success() {
-    let server = Server::start(&["--simulated-decode-step-milliseconds", "50", "--drain-seconds", "4"]);
+    let server = Server::start(&[
+        "--simulated-decode-step-milliseconds",
+        "50",
+        "--drain-seconds",
+        "4",
+    ]);
     let mut stream = server.post("/v1/completions", &stream_body(4000));
     let mut text = read_first_event(&mut stream);
     server.signal();
-    stream.read_to_string(&mut text).expect("the stream ends in order");
+    stream
+        .read_to_string(&mut text)
+        .expect("the stream ends in order");
     assert!(text.contains("shutting_down"), "{text}");
     assert_eq!(server.exit_code(), Some(0));
 }
@@ -143,7 +181,9 @@ fn a_connection_that_breaks_off_ends_its_generation() {
     drop(stream);
     for _ in 0..1000 {
         let mut metrics = server.connect();
-        metrics.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("a request goes out");
+        metrics
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .expect("a request goes out");
         let mut text = String::new();
         metrics.read_to_string(&mut text).expect("metrics");
         if text.contains("vllm:num_requests_running{model_name=\"simulated\"} 0") {
@@ -158,8 +198,14 @@ fn a_connection_that_breaks_off_ends_its_generation() {
 fn fail(arguments: &[&str]) -> (Output, Option<TerminationMessage>) {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("termination");
-    let output = engine().args(arguments).env("PAGODA_TERMINATION_LOG", &log).output().expect("the engine runs");
-    let message = std::fs::read_to_string(log).ok().and_then(|text| TerminationMessage::parse(&text));
+    let output = engine()
+        .args(arguments)
+        .env("PAGODA_TERMINATION_LOG", &log)
+        .output()
+        .expect("the engine runs");
+    let message = std::fs::read_to_string(log)
+        .ok()
+        .and_then(|text| TerminationMessage::parse(&text));
     (output, message)
 }
 
@@ -170,19 +216,55 @@ fn failures_leave_their_reason_and_an_exit_code() {
     std::fs::write(path("not.gguf"), "<html>").expect("written");
     std::fs::write(path("bad.json"), "{\"colour\": 1}").expect("written");
     let cases = [
-        (vec!["serve".to_owned(), path("absent.gguf"), "--listen=127.0.0.1:0".into()], FailureReason::ModelNotFound, 66),
-        (vec!["serve".to_owned(), path("not.gguf"), "--listen=127.0.0.1:0".into()], FailureReason::InvalidModel, 65),
-        (vec!["serve".to_owned(), "--config".into(), path("bad.json")], FailureReason::InvalidConfig, 78),
+        (
+            vec![
+                "serve".to_owned(),
+                path("absent.gguf"),
+                "--listen=127.0.0.1:0".into(),
+            ],
+            FailureReason::ModelNotFound,
+            66,
+        ),
+        (
+            vec![
+                "serve".to_owned(),
+                path("not.gguf"),
+                "--listen=127.0.0.1:0".into(),
+            ],
+            FailureReason::InvalidModel,
+            65,
+        ),
+        (
+            vec!["serve".to_owned(), "--config".into(), path("bad.json")],
+            FailureReason::InvalidConfig,
+            78,
+        ),
         (vec!["serve".to_owned()], FailureReason::InvalidConfig, 78),
-        (vec!["fetch".to_owned(), "file:///no/such/model".into(), "--to".into(), path("m")], FailureReason::ModelNotFound, 66),
+        (
+            vec![
+                "fetch".to_owned(),
+                "file:///no/such/model".into(),
+                "--to".into(),
+                path("m"),
+            ],
+            FailureReason::ModelNotFound,
+            66,
+        ),
     ];
     for (arguments, reason, code) in cases {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let (output, message) = fail(&arguments);
         let message = message.unwrap_or_else(|| panic!("no termination message for {arguments:?}"));
-        assert_eq!((message.reason, output.status.code()), (reason, Some(code)), "{arguments:?}");
+        assert_eq!(
+            (message.reason, output.status.code()),
+            (reason, Some(code)),
+            "{arguments:?}"
+        );
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(stderr.contains(&format!("error: {}", message.message)), "{stderr}");
+        assert!(
+            stderr.contains(&format!("error: {}", message.message)),
+            "{stderr}"
+        );
     }
 }
 
@@ -190,13 +272,30 @@ fn failures_leave_their_reason_and_an_exit_code() {
 fn help_shows_examples_and_exit_codes() {
     let output = engine().arg("--help").output().expect("the engine runs");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(output.status.success() && text.contains("Examples:") && text.contains("Exit codes:"), "{text}");
+    assert!(
+        output.status.success() && text.contains("Examples:") && text.contains("Exit codes:"),
+        "{text}"
+    );
 }
 
 #[test]
 fn install_copies_a_program_that_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let copy = folder.path().join("copied-engine");
-    assert!(engine().arg("install").arg(&copy).status().expect("the engine runs").success());
-    assert!(Command::new(&copy).arg("--version").output().expect("the copy runs").status.success());
+    assert!(
+        engine()
+            .arg("install")
+            .arg(&copy)
+            .status()
+            .expect("the engine runs")
+            .success()
+    );
+    assert!(
+        Command::new(&copy)
+            .arg("--version")
+            .output()
+            .expect("the copy runs")
+            .status
+            .success()
+    );
 }

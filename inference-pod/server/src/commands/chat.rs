@@ -72,7 +72,7 @@ impl Conversation {
         let threads = args.size.threads.unwrap_or_else(threads::available);
         let bar = terminal::percent_bar("loading");
         let loaded = load(&Backend::Cpu(path), &size, threads, &mut |percent| {
-            bar.set_position(percent.into())
+            bar.set_position(percent.into());
         })?;
         bar.finish_and_clear();
         let Loaded {

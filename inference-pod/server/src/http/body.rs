@@ -8,7 +8,7 @@ use futures::StreamExt;
 use super::errors::ApiError;
 
 /// How long a body may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// How much of a body that is too large is still read, in multiples of the limit: a client that is cut off in the middle
 /// of sending sees a broken connection instead of the reason.

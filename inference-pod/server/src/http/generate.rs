@@ -94,7 +94,7 @@ pub async fn answer(
         served.engine.submit(choices).await?
     };
     let mut response = if request.params.stream {
-        stream(shape, echoes, generation, usage, open).into_response()
+        stream(shape, &echoes, generation, usage, open).into_response()
     } else {
         whole(&shape, echoes, generation, usage, open).await?
     };
@@ -206,7 +206,7 @@ struct Streaming {
 
 fn stream(
     shape: Shape,
-    echoes: Vec<String>,
+    echoes: &[String],
     generation: Generation,
     usage: Usage,
     open: OpenRequest,

@@ -69,7 +69,7 @@ impl Shape {
         }
     }
 
-    fn envelope(&self, object: &str, choices: Vec<Value>) -> Value {
+    fn envelope(&self, object: &str, choices: &[Value]) -> Value {
         json!({
             "id": self.id(), "object": object, "created": self.created, "model": self.model,
             "system_fingerprint": concat!("pagoda-", env!("CARGO_PKG_VERSION")), "choices": choices,
@@ -91,7 +91,8 @@ impl Shape {
             Endpoint::Chat => "chat.completion",
             Endpoint::Completions => "text_completion",
         };
-        let mut answer = self.envelope(object, choices.iter().enumerate().map(choice).collect());
+        let choices: Vec<Value> = choices.iter().enumerate().map(choice).collect();
+        let mut answer = self.envelope(object, &choices);
         answer["usage"] = usage.to_json();
         answer
     }
@@ -120,7 +121,7 @@ impl Shape {
 
     /// The last chunk of a stream that was asked for its usage.
     pub fn usage_chunk(&self, usage: Usage) -> Value {
-        let mut chunk = self.envelope(self.chunk_object(), Vec::new());
+        let mut chunk = self.envelope(self.chunk_object(), &[]);
         chunk["usage"] = usage.to_json();
         chunk
     }
@@ -141,7 +142,7 @@ impl Shape {
     }
 
     fn chunk(&self, choice: Value) -> Value {
-        let mut chunk = self.envelope(self.chunk_object(), vec![choice]);
+        let mut chunk = self.envelope(self.chunk_object(), &[choice]);
         if self.include_usage {
             chunk["usage"] = Value::Null;
         }

@@ -1,0 +1,135 @@
+//! The real model behind the real API: answers do not depend on who else is served.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{Pod, content, streamed_content, user};
+use futures::future::join_all;
+use pagoda_engine::config::{Backend, EngineSize};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn model() -> Backend {
+    let cache = std::env::var_os("PAGODA_CACHE_DIR").map(PathBuf::from);
+    let cache = cache.unwrap_or_else(|| {
+        PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cache/pagoda")
+    });
+    let path = cache.join("models/smollm2-135m-instruct-q4_1.gguf");
+    assert!(
+        path.exists(),
+        "{} is missing: run e2e/fetch-model",
+        path.display()
+    );
+    Backend::Cpu(path)
+}
+
+fn size() -> EngineSize {
+    EngineSize {
+        max_context_tokens: Some(1024),
+        max_sequences: 8,
+        step_tokens: 64,
+        kv_bytes: Some(64 << 20),
+        ..EngineSize::default()
+    }
+}
+
+fn questions() -> Vec<Value> {
+    let texts = [
+        "What is the capital of France?",
+        "Write one line about the sea.",
+        "Count from one to ten.",
+        "Translate 'good morning' to German.",
+        "Why is the sky blue? Answer in one sentence, and mention scattering, wavelength and the atmosphere.",
+        "Name three fruits.",
+        "Say hello.",
+        "What is 2 + 2?",
+    ];
+    let ask = |(n, text): (usize, &&str)| {
+        // Half greedy, half drawn from a seed: neither may depend on the batch.
+        let temperature = if n % 2 == 0 { 0.0 } else { 0.9 };
+        json!({"messages": user(text), "max_tokens": 24, "temperature": temperature, "top_p": 0.95, "seed": n, "frequency_penalty": 0.2})
+    };
+    texts.iter().enumerate().map(ask).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_at_once_get_the_text_they_get_alone_bit_for_bit() {
+    let pod = Pod::ready(&model(), &size(), 2);
+    let mut alone = Vec::new();
+    for question in questions() {
+        alone.push(pod.chat(question).await.ok()["choices"].clone());
+    }
+    let together = join_all(questions().into_iter().map(|question| pod.chat(question))).await;
+    let together: Vec<Value> = together
+        .iter()
+        .map(|answer| answer.ok()["choices"].clone())
+        .collect();
+    assert_eq!(alone, together);
+    let streams = join_all(
+        questions()
+            .into_iter()
+            .map(|question| pod.stream(CHAT, question)),
+    )
+    .await;
+    for (stream, alone) in streams.iter().zip(&alone) {
+        assert_eq!(
+            streamed_content(stream, 0),
+            alone[0]["message"]["content"].as_str().unwrap()
+        );
+    }
+    assert_eq!(pod.metric("pagoda_kv_blocks_used").await, 0);
+}
+
+#[tokio::test]
+async fn it_knows_the_capital_of_france_and_never_shows_its_control_tokens() {
+    let pod = Pod::ready(&model(), &size(), 2);
+    let answer = pod.chat(json!({"messages": user("What is the capital of France?"), "temperature": 0, "max_tokens": 64})).await.ok();
+    let text = content(&answer);
+    assert!(text.contains("Paris"), "{text}");
+    assert!(!text.contains("<|"), "{text}");
+    let info = &pod.get("/v1/models").await.ok()["data"][0]["pagoda"];
+    assert_eq!(
+        (&info["architecture"], &info["executor"], &info["simulated"]),
+        (&json!("llama"), &json!("cpu"), &json!(false))
+    );
+}
+
+#[tokio::test]
+async fn choices_of_one_request_differ_and_repeat_with_its_seed() {
+    let pod = Pod::ready(&model(), &size(), 2);
+    let body = json!({"messages": user("Tell me something surprising."), "n": 3, "seed": 5, "temperature": 1.2, "max_tokens": 16});
+    let first = pod.chat(body.clone()).await.ok()["choices"].clone();
+    assert_eq!(first, pod.chat(body).await.ok()["choices"]);
+    let texts: Vec<&str> = first
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| choice["message"]["content"].as_str().unwrap())
+        .collect();
+    assert!(
+        texts[0] != texts[1] && texts[1] != texts[2] && texts[0] != texts[2],
+        "{texts:?}"
+    );
+}
+
+#[tokio::test]
+async fn stop_strings_across_several_tokens_are_found() {
+    let pod = Pod::ready(&model(), &size(), 2);
+    let body = json!({"prompt": "One, two, three, four,", "temperature": 0, "max_tokens": 24});
+    let full = pod.complete(body.clone()).await.ok()["choices"][0]["text"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    // From the middle of one word to the middle of another.
+    let stop = &full[8..22];
+    let mut stopped = body;
+    stopped["stop"] = json!(stop);
+    let answer = pod.complete(stopped).await.ok();
+    assert_eq!(
+        answer["choices"][0]["text"],
+        json!(full[..full.find(stop).unwrap()])
+    );
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+}
