@@ -158,7 +158,7 @@ pub struct TrustArgs {
     #[arg(long, value_name = "HEX")]
     pub sha256: Option<String>,
     /// Certificate authorities to trust beside the public ones, in PEM
-    #[arg(long, value_name = "FILE", env = "PAGODA_CA_FILE")]
+    #[arg(long, value_name = "FILE", env = "SSL_CERT_FILE")]
     pub ca_file: Option<PathBuf>,
     /// Take models over http:// too, which anybody on the way can change
     #[arg(long, env = "PAGODA_ALLOW_PLAIN_HTTP")]
