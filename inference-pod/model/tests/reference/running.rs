@@ -1,5 +1,6 @@
 //! The executor under test, and one sequence on it.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use pagoda_model::{CpuExecutor, CpuOptions, Executor, KvBudget, Logits, StepRow};
@@ -29,10 +30,10 @@ pub fn executor(sha256: &str, context_tokens: usize) -> CpuExecutor {
             path.display()
         )
     });
-    let found = Sha256::digest(&bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect::<String>();
+    let mut found = String::new();
+    for byte in Sha256::digest(&bytes) {
+        let _ = write!(found, "{byte:02x}");
+    }
     assert_eq!(
         found,
         sha256,
