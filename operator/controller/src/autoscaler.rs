@@ -265,12 +265,11 @@ async fn scale(context: &Context, service: &Service, decision: &Decision) {
         memory.autoscaling.last_change = Some(change);
     });
     let about = events::reference(&service.namespace, &service.name, &service.uid);
-    events::publish(
-        context,
-        &about,
-        false,
-        "Scaled",
-        &format!("from {from} to {to} pods: {why}"),
-    )
-    .await;
+    let news = events::News {
+        warning: false,
+        reason: "Scaled".into(),
+        action: format!("ScaleFrom{from}To{to}"),
+        message: format!("from {from} to {to} pods: {why}"),
+    };
+    events::publish(context, &about, news).await;
 }

@@ -22,34 +22,42 @@ pub(crate) fn recorder(client: Client, settings: &Settings) -> Recorder {
     )
 }
 
-/// Publishes an event; one that cannot be published is logged, for it is news and not state.
-pub async fn publish(
-    context: &Context,
-    about: &ObjectReference,
-    warning: bool,
-    reason: &str,
-    message: &str,
-) {
+/// One thing to tell people.
+#[derive(Clone, Debug)]
+pub struct News {
+    /// Whether a person should look.
+    pub warning: bool,
+    /// CamelCase word.
+    pub reason: String,
+    /// CamelCase word for what was done. Events of one reason and action count as repetitions of the first, whose message
+    /// they keep: what has another message needs another action.
+    pub action: String,
+    /// Sentence.
+    pub message: String,
+}
+
+/// Publishes news; what cannot be published is logged, for it is news and not state.
+pub async fn publish(context: &Context, about: &ObjectReference, news: News) {
     if context.leadership.check().is_err() {
         return;
     }
-    let mut end = message.len().min(NOTE_BYTES);
-    while !message.is_char_boundary(end) {
+    let mut end = news.message.len().min(NOTE_BYTES);
+    while !news.message.is_char_boundary(end) {
         end -= 1;
     }
     let event = Event {
-        type_: if warning {
+        type_: if news.warning {
             EventType::Warning
         } else {
             EventType::Normal
         },
-        reason: reason.to_owned(),
-        note: Some(message[..end].to_owned()),
-        action: "Reconcile".into(),
+        reason: news.reason.clone(),
+        note: Some(news.message[..end].to_owned()),
+        action: news.action,
         secondary: None,
     };
     if let Err(error) = context.recorder.publish(&event, about).await {
-        tracing::warn!(%error, reason, "failed to publish an event");
+        tracing::warn!(%error, reason = news.reason, "failed to publish an event");
     }
 }
 

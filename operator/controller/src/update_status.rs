@@ -8,7 +8,11 @@ use pagoda_crds::{InferenceService, InferenceServiceStatus, names};
 use pagoda_operator_core::status::transitions;
 use serde_json::json;
 
-use crate::{context::Context, events, reconcile::ReconcileError};
+use crate::{
+    context::Context,
+    events::{self, News},
+    reconcile::ReconcileError,
+};
 
 /// Whose status it is.
 #[derive(Clone, Copy, Debug)]
@@ -52,14 +56,13 @@ pub async fn update_status(
     };
     let about = events::reference(subject.namespace, subject.name, subject.uid);
     for transition in transitions(&previous.conditions, &next.conditions) {
-        events::publish(
-            context,
-            &about,
-            transition.warning,
-            &transition.reason,
-            &transition.message,
-        )
-        .await;
+        let news = News {
+            warning: transition.warning,
+            reason: transition.reason,
+            action: "Reconcile".into(),
+            message: transition.message,
+        };
+        events::publish(context, &about, news).await;
     }
     Ok(())
 }
