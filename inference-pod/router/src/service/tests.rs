@@ -1,5 +1,6 @@
 use futures::FutureExt;
 use futures::future::join_all;
+use tokio::task::JoinHandle;
 
 use super::*;
 
@@ -128,15 +129,18 @@ async fn room_made_by_a_finished_request_goes_to_one_that_waits() {
         .collect();
     until(|| service.metrics.held.get() > CAPACITY as i64).await;
     service.update(settings(), endpoints(&[1]));
-    let mut placed = Vec::new();
-    for task in waiting {
-        placed.push(task.await.expect("no panic"));
-        // The last of them gets its place only because one before it ends here.
-        if placed.len() == 1 {
-            placed.clear();
-        }
-    }
+    until(|| service.metrics.in_flight.get() == CAPACITY as i64).await;
+    until(|| service.let_go.load(Ordering::Relaxed) == 0).await;
+    let (finished, mut others): (Vec<_>, Vec<_>) =
+        waiting.into_iter().partition(JoinHandle::is_finished);
+    assert_eq!((finished.len(), others.len()), (CAPACITY, 1));
+    let mut placed = join_all(finished).await;
+    drop(placed.pop());
+    until(|| others[0].is_finished()).await;
+    let last = others.remove(0).await.expect("no panic");
     assert_eq!(service.metrics.held.get(), 0);
+    drop((placed, last));
+    assert_eq!(service.metrics.in_flight.get(), 0);
 }
 
 #[tokio::test]
