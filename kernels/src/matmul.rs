@@ -5,6 +5,7 @@
 //! the same for the second bytes of the row's coarse blocks, added last. Nothing in that depends on how many rows go
 //! together, on the thread, or on the instruction set.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::activation::{BLOCK, BlockWriter, GROUP_ROWS, Q8Block, QuantisedRows, RowsView};
@@ -45,6 +46,8 @@ pub enum Output<'a> {
 const PREFETCH_BYTES: usize = 2048;
 /// Activation bytes that stay in a core's second-level cache while all weights pass by.
 const ROW_CHUNK_BYTES: usize = 384 << 10;
+/// Weight bytes that stay there while rows pass by.
+const WEIGHT_CHUNK_BYTES: usize = 128 << 10;
 /// Rows from which work is taken dynamically; below, one contiguous share of the weights a thread streams best.
 const DYNAMIC_ROWS: usize = 16;
 /// Multiply-adds below which waking threads costs more than it saves.
@@ -203,6 +206,22 @@ impl Job<'_> {
         });
     }
 
+    /// Units whose weights stay in a core's second-level cache beside the rows.
+    fn units_cached(&self) -> usize {
+        let panels = if matches!(self.task, Task::Linear { .. }) {
+            1
+        } else {
+            4
+        };
+        let largest = self
+            .weights
+            .iter()
+            .map(|w| w.bytes() / w.panels())
+            .max()
+            .unwrap_or(1);
+        (WEIGHT_CHUNK_BYTES / (panels * largest)).max(1)
+    }
+
     /// The matrix and panel that hold unit `unit` of a linear task, and the panel's first output.
     #[inline(always)]
     fn locate(&self, mut unit: usize) -> (&PackedMatrix, usize, usize) {
@@ -229,32 +248,41 @@ struct Part<'a> {
 impl Kernel for Part<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        // Rows outside, weights inside: a tile of rows stays in the first-level cache, a share of the weights in the second.
-        let mut row = self.rows.start;
-        while row < self.rows.end {
-            let rest = self.rows.end - row;
-            // SAFETY: rows and units lie within the job, whose shapes were checked; each output belongs to one unit and row.
-            row += unsafe {
-                match rest {
-                    8.. if S::WIDE => self.rows_of_units::<S, 8>(row),
-                    4.. => self.rows_of_units::<S, 4>(row),
-                    2.. => self.rows_of_units::<S, 2>(row),
-                    _ => self.rows_of_units::<S, 1>(row),
-                }
-            };
+        // Weights a second-level cache holds go outside, rows within them, then the weights again: a tile of rows stays in
+        // the first-level cache, and memory delivers every weight once.
+        let block = self.job.units_cached();
+        for start in self.units.clone().step_by(block) {
+            let units = start..(start + block).min(self.units.end);
+            let mut row = self.rows.start;
+            while row < self.rows.end {
+                // SAFETY: rows and units lie within the job, whose shapes were checked; each output belongs to one unit
+                // and row.
+                row += unsafe {
+                    match self.rows.end - row {
+                        8.. if S::WIDE => self.rows_of_units::<S, 8>(units.clone(), row),
+                        4.. => self.rows_of_units::<S, 4>(units.clone(), row),
+                        2.. => self.rows_of_units::<S, 2>(units.clone(), row),
+                        _ => self.rows_of_units::<S, 1>(units.clone(), row),
+                    }
+                };
+            }
         }
     }
 }
 
 impl Part<'_> {
-    /// `R` rows from `row` on of all units; returns `R`.
+    /// `R` rows from `row` on of `units`; returns `R`.
     #[inline(always)]
-    unsafe fn rows_of_units<S: Simd, const R: usize>(&self, row: usize) -> usize {
+    unsafe fn rows_of_units<S: Simd, const R: usize>(
+        &self,
+        units: Range<usize>,
+        row: usize,
+    ) -> usize {
         debug_assert!(
             row % GROUP_ROWS + R <= GROUP_ROWS,
             "a tile's flags share a byte"
         );
-        for unit in self.units.clone() {
+        for unit in units {
             // SAFETY: as in `run`.
             unsafe { self.rows_of_unit::<S, R>(unit, row) };
         }
@@ -286,15 +314,17 @@ impl Part<'_> {
                     )
                 }
             };
-            let mut tile = [[S::splat(0.0); R]; 4];
+            let mut tile = [const { MaybeUninit::<[S::F; R]>::uninit() }; 4];
             for (tile, (matrix, panel)) in tile.iter_mut().zip(panels).take(tiles) {
-                *tile = panel_product::<S, R>(matrix, panel, &job.input, row);
+                tile.write(panel_product::<S, R>(matrix, panel, &job.input, row));
             }
+            // The first `tiles` tiles were written, and a linear task reads one, the others four.
+            let read = |i: usize| tile[i].assume_init_ref();
             match job.task {
                 Task::Linear { out, add } => {
                     let (matrix, panel, column) = job.locate(unit);
                     let count = (matrix.n() - panel * PANEL_COLUMNS).min(PANEL_COLUMNS);
-                    for (r, &x) in tile[0].iter().enumerate() {
+                    for (r, &x) in read(0).iter().enumerate() {
                         let at = out.at((row + r) * job.width + column);
                         let x = if add {
                             S::add(crate::math::load_partial::<S>(at, count), x)
@@ -308,7 +338,7 @@ impl Part<'_> {
                     for r in 0..R {
                         for (half, column) in [(0, 2 * unit * LANES), (1, (2 * unit + 1) * LANES)] {
                             if column < job.width {
-                                let h = S::mul(silu::<S>(tile[2 * half][r]), tile[2 * half + 1][r]);
+                                let h = S::mul(silu::<S>(read(2 * half)[r]), read(2 * half + 1)[r]);
                                 let at = out.at((row + r) * job.width + column);
                                 store_partial::<S>(at, h, (job.width - column).min(LANES));
                             }
@@ -317,8 +347,8 @@ impl Part<'_> {
                 }
                 Task::SwigluQ8(out) => {
                     for r in 0..R {
-                        let first = S::mul(silu::<S>(tile[0][r]), tile[1][r]);
-                        let second = S::mul(silu::<S>(tile[2][r]), tile[3][r]);
+                        let first = S::mul(silu::<S>(read(0)[r]), read(1)[r]);
+                        let second = S::mul(silu::<S>(read(2)[r]), read(3)[r]);
                         out.write::<S>(row + r, unit, [first, second]);
                     }
                 }
@@ -388,29 +418,14 @@ unsafe fn float_panel<S: Simd, const KIND: u8, const R: usize>(
     }
 }
 
-/// Asks memory for the `bytes` that lie `PREFETCH_BYTES` ahead, when one pass over the weights is all there is.
+/// Asks memory for the `bytes` that lie `PREFETCH_BYTES` ahead: past the end of a page and of a panel, where the
+/// processor's own prefetching stops.
 #[inline(always)]
-unsafe fn prefetch<S: Simd, const R: usize>(w: *const u8, bytes: usize) {
-    if R <= 2 {
-        for line in 0..bytes.div_ceil(64) {
-            // SAFETY: a prefetch of any address is harmless.
-            unsafe { S::prefetch(w.wrapping_add(PREFETCH_BYTES + 64 * line)) };
-        }
+unsafe fn prefetch<S: Simd>(w: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe { S::prefetch(w.wrapping_add(PREFETCH_BYTES + 64 * line)) };
     }
-}
-
-/// A quantised format's panel, block by block.
-trait Blocks {
-    /// Where block `b` of the panel at `w` lies, and its bytes.
-    fn place(w: *const u8, b: usize) -> (*const u8, usize);
-    /// Dots of `R` rows of activations with the block at `w`.
-    unsafe fn dots<S: Simd, const R: usize>(
-        w: *const u8,
-        a: *const Q8Block,
-        stride: usize,
-    ) -> [S::I; R];
-    /// Scales of block `b` of `panel`, which lies at `w`, and its minimums if the format has any.
-    unsafe fn scales<S: Simd>(panel: *const u8, b: usize, w: *const u8) -> (S::F, Option<S::F>);
 }
 
 /// Products of `R` rows with a panel of quantised blocks.
@@ -427,7 +442,7 @@ unsafe fn blocks_panel<S: Simd, B: Blocks, const R: usize>(
         let mut fine = [S::splat(0.0); R];
         for b in 0..rows.blocks {
             let (w, bytes) = B::place(panel, b);
-            prefetch::<S, R>(w, bytes);
+            prefetch::<S>(w, bytes);
             let (scale, min) = B::scales::<S>(panel, b, w);
             let a = rows.coarse.add(b);
             let dots = B::dots::<S, R>(w, a, stride);
