@@ -428,6 +428,20 @@ unsafe fn prefetch<S: Simd>(w: *const u8, bytes: usize) {
     }
 }
 
+/// A quantised format's panel, block by block.
+trait Blocks {
+    /// Where block `b` of the panel at `w` lies, and its bytes.
+    fn place(w: *const u8, b: usize) -> (*const u8, usize);
+    /// Dots of `R` rows of activations with the block at `w`.
+    unsafe fn dots<S: Simd, const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+    ) -> [S::I; R];
+    /// Scales of block `b` of `panel`, which lies at `w`, and its minimums if the format has any.
+    unsafe fn scales<S: Simd>(panel: *const u8, b: usize, w: *const u8) -> (S::F, Option<S::F>);
+}
+
 /// Products of `R` rows with a panel of quantised blocks.
 #[inline(always)]
 unsafe fn blocks_panel<S: Simd, B: Blocks, const R: usize>(
