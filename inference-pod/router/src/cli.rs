@@ -96,10 +96,10 @@ pub struct Args {
     #[arg(long)]
     pub name_pod: bool,
 
-    /// What to log, as in RUST_LOG
+    /// What to log, as in warn or info,pagoda_router=debug
     #[arg(
         long,
-        env = "PAGODA_LOG",
+        env = "RUST_LOG",
         default_value = "info",
         value_name = "FILTER"
     )]
