@@ -97,12 +97,7 @@ pub struct Args {
     pub name_pod: bool,
 
     /// What to log, as in warn or info,pagoda_router=debug
-    #[arg(
-        long,
-        env = "RUST_LOG",
-        default_value = "info",
-        value_name = "FILTER"
-    )]
+    #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
 }
 
