@@ -64,7 +64,7 @@ pub struct SizeArgs {
     /// Longest prompt plus answer, in tokens; a model made for less lowers it
     #[arg(long, value_name = "TOKENS", default_value_t = defaults::MAX_CONTEXT_TOKENS)]
     pub context: u32,
-    /// KV memory, such as 512Mi or 2Gi [default: a share of what is free]
+    /// KV memory, such as 512Mi or 2Gi [default: 512Mi, less where little is free]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub kv_memory: Option<u64>,
     /// Threads that compute [default: what CPU quota and affinity allow]

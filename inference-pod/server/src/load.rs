@@ -284,7 +284,8 @@ mod tests {
         let loaded = loaded.ok().unwrap();
         assert!(loaded.info.simulated);
         assert_eq!(percents.last(), Some(&100));
-        assert_eq!(loaded.limits.block_count, 32 * 4096 / 16);
+        // 512 MiB in blocks of 16 tokens of 32 KiB.
+        assert_eq!(loaded.limits.block_count, 1024);
     }
 
     #[test]

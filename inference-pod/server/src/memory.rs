@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
+use pagoda_crds::wire::defaults::KV_BYTES;
+
 use crate::cgroup::{self, CgroupVersion};
 
 /// What a process needs beyond its model: the tokenizer, connections, the allocator's slack.
@@ -79,7 +81,7 @@ impl OutOfMemory {
     }
 }
 
-/// A share of memory that KV may take by default, of what weights and working memory leave.
+/// Share of what weights and working memory leave that KV may take by default.
 const DEFAULT_KV_SHARE: f64 = 0.6;
 
 impl Demand {
@@ -94,8 +96,9 @@ impl Demand {
         self.working_bytes.saturating_add(PROCESS_BYTES)
     }
 
-    /// How many KV blocks to make: as many as `kv_bytes` hold or, without it, as a share of what is left of `limit`
-    /// holds, and no more than can be used. At least one sequence at full context is tried for by default.
+    /// How many KV blocks to make: as many as `kv_bytes` hold, and no more than can be used. Without `kv_bytes`: the
+    /// API's default, less where that is more than a share of what is left of `limit`, but one sequence at full context
+    /// in any case.
     ///
     /// Refuses when weights and those blocks exceed `limit`.
     pub fn plan_blocks(
@@ -128,12 +131,14 @@ impl Demand {
             .context_tokens
             .div_ceil(self.block_tokens)
             .saturating_mul(self.block_bytes);
-        let Some(limit) = limit else { return u64::MAX };
+        let usual = KV_BYTES.max(one_sequence);
+        let Some(limit) = limit else { return usual };
         let left = limit
             .bytes
             .saturating_sub(self.weight_bytes)
             .saturating_sub(self.working_bytes());
-        ((left as f64 * DEFAULT_KV_SHARE) as u64).max(one_sequence)
+        let share = (left as f64 * DEFAULT_KV_SHARE) as u64;
+        usual.min(share).max(one_sequence)
     }
 }
 
@@ -284,15 +289,25 @@ mod tests {
     #[test]
     fn makes_no_more_blocks_than_all_sequences_can_fill() {
         assert_eq!(demand().plan_blocks(Some(1 << 50), None), Ok(4096));
-        assert_eq!(demand().plan_blocks(None, None), Ok(4096));
+        let small = Demand {
+            max_sequences: 1,
+            context_tokens: 32,
+            ..demand()
+        };
+        assert_eq!(small.plan_blocks(None, None), Ok(2));
     }
 
     #[test]
-    fn takes_a_share_of_what_is_free_by_default() {
-        let blocks = demand()
-            .plan_blocks(None, Some(cgroup((5 << 30) + WORKING)))
-            .unwrap();
-        assert_eq!(blocks, 614);
+    fn takes_the_apis_default_or_less_where_that_is_more_than_its_share() {
+        let small = Demand {
+            context_tokens: 1024,
+            ..demand()
+        };
+        let blocks = |free_mib: u64| {
+            let limit = cgroup((4 << 30) + WORKING + (free_mib << 20));
+            small.plan_blocks(None, Some(limit))
+        };
+        assert_eq!((blocks(4096), blocks(500)), (Ok(512), Ok(300)));
     }
 
     #[test]
