@@ -25,7 +25,7 @@ pub fn ask_and_print(gateway: &str, model: &str, question: &str) -> Result<Answe
     let chat = Chat {
         model: model.to_owned(),
         prompt: question.to_owned(),
-        max_tokens: 96,
+        max_tokens: 128,
         ignore_eos: false,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -11,7 +11,7 @@ use crate::loadgen::{self, LoadgenArgs};
 
 const SIMULATED_SAMPLE: &str = include_str!("../../samples/simulated.yaml");
 /// More than one pod of the small model answers on two cores, so that it grows.
-const RATE: f64 = 3.0;
+const RATE: f64 = 2.0;
 /// A simulated pass costs no processor: as much as five pods take.
 const SIMULATED_RATE: f64 = 20.0;
 

@@ -11,7 +11,7 @@ use super::watch::Follower;
 use super::{NAMESPACE, SERVICE};
 
 const SAMPLE: &str = include_str!("../../samples/smollm2.yaml");
-const QUESTION: &str = "What is the capital of France, and what is it known for?";
+const QUESTION: &str = "What is a pagoda?";
 /// A pod starts in seconds; only a cluster that has to pull our images over a slow line needs more.
 const READY_LIMIT: Duration = Duration::from_mins(5);
 

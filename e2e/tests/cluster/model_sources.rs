@@ -109,8 +109,8 @@ fn wrong_hash_full_disk_and_missing_object_are_three_messages_in_the_status() {
             .fails_with("full-disk", "ModelLoaded", "DiskFull")
             .await?;
         ensure!(
-            full.contains("space"),
-            "a full disk speaks of space: {full}"
+            full.contains("disk full"),
+            "a full disk is called one: {full}"
         );
         let missing = bed
             .fails_with("missing", "ModelLoaded", "ModelNotFound")

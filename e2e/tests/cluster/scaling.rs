@@ -46,6 +46,7 @@ fn falls_to_zero_in_silence_and_fifty_requests_at_once_are_all_answered() {
         let scaling = json!({"minReplicas": 0, "maxReplicas": 2, "idleSeconds": 5, "scaleDownStabilizationSeconds": 0});
         bed.apply(&with(simulated("sleeper"), &["spec", "scaling"], scaling))
             .await?;
+        bed.ready("sleeper").await?;
         bed.answers("sleeper").await?;
         bed.ready_pods("sleeper", 0).await?;
 
