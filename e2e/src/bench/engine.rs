@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::memory::read_gigabytes_per_second;
 use crate::peers::LlamaCpp;
+use crate::quiet::{TOLERATED_BUSY_CORES, busy_cores};
 use crate::statistics::{median, range};
 
 /// What to measure.
@@ -45,32 +46,37 @@ struct Speed {
 struct Round {
     ours: Speed,
     theirs: Speed,
+    /// Cores that others kept busy just before.
+    busy_cores: f64,
 }
 
 /// Measures and prints the table and, as the last line, the flat JSON object.
 pub fn run_benchmark(arguments: &Arguments, cache: &Cache, workspace: &Path) -> Result<()> {
     let progress = Progress::start();
-    let threads = arguments
-        .threads
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let model = match &arguments.model {
         Some(path) => std::path::absolute(path)?,
         None => PathBuf::from(run(&mut Command::new(workspace.join("e2e/fetch-model")))?.trim()),
     };
-    let engine = engine_program()?;
-    let peer = LlamaCpp::install(cache, workspace, &model, &progress)?;
-    progress.step("measuring how fast memory reads");
-    let bandwidth = read_gigabytes_per_second(threads);
-    let rounds = measure(
-        arguments.rounds,
-        &engine,
-        &peer,
+    let contest = Contest {
+        engine: engine_program()?,
+        peer: LlamaCpp::install(cache, workspace, &model, &progress)?,
         workspace,
-        &model,
-        threads,
-        &progress,
-    )?;
-    report(&rounds, &peer.build, &model, threads, bandwidth)
+        threads: arguments
+            .threads
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+        model,
+    };
+    progress.step("measuring how fast memory reads");
+    let bandwidth = read_gigabytes_per_second(contest.threads);
+    let one_round = |number: u8| {
+        progress.step(format!("round {number} of {}", arguments.rounds));
+        contest.round(number)
+    };
+    let rounds: Vec<Round> = (1..=arguments.rounds)
+        .map(one_round)
+        .collect::<Result<_>>()?;
+    report(&contest, &Summary::of(rounds)?, bandwidth);
+    Ok(())
 }
 
 /// The program that goes into the image, which `./bench` built beside this one.
@@ -86,47 +92,54 @@ fn engine_program() -> Result<PathBuf> {
     Ok(beside)
 }
 
-/// Who goes first alternates, so that a drift of the machine's clock or load favours neither.
-fn measure(
-    rounds: u8,
-    engine: &Path,
-    peer: &LlamaCpp,
-    workspace: &Path,
-    model: &Path,
+/// The two engines and what both run.
+struct Contest<'a> {
+    engine: PathBuf,
+    peer: LlamaCpp,
+    workspace: &'a Path,
+    model: PathBuf,
     threads: usize,
-    progress: &Progress,
-) -> Result<Vec<Round>> {
-    let our_speed = || {
-        speed(
-            Command::new(engine)
-                .args([
-                    "bench",
-                    "--json",
-                    "--threads",
-                    &threads.to_string(),
-                    "--model",
-                ])
-                .arg(model),
-        )
-    };
-    let their_speed = || speed(&mut peer.speed_command(workspace, model, threads));
-    let one_round = |number: u8| {
-        progress.step(format!("round {number} of {rounds}"));
-        if number % 2 == 1 {
-            let ours = our_speed()?;
-            Ok(Round {
-                ours,
-                theirs: their_speed()?,
-            })
+}
+
+impl Contest<'_> {
+    /// Who goes first alternates, so that a drift of the machine's clock or load favours neither.
+    fn round(&self, number: u8) -> Result<Round> {
+        let busy_cores = busy_cores()?;
+        let (ours, theirs) = if number % 2 == 1 {
+            let ours = self.our_speed()?;
+            (ours, self.their_speed()?)
         } else {
-            let theirs = their_speed()?;
-            Ok(Round {
-                ours: our_speed()?,
-                theirs,
-            })
-        }
-    };
-    (1..=rounds).map(one_round).collect()
+            let theirs = self.their_speed()?;
+            (self.our_speed()?, theirs)
+        };
+        Ok(Round {
+            ours,
+            theirs,
+            busy_cores,
+        })
+    }
+
+    fn our_speed(&self) -> Result<Speed> {
+        let mut command = Command::new(&self.engine);
+        command
+            .args([
+                "bench",
+                "--json",
+                "--threads",
+                &self.threads.to_string(),
+                "--model",
+            ])
+            .arg(&self.model);
+        speed(&mut command)
+    }
+
+    fn their_speed(&self) -> Result<Speed> {
+        speed(
+            &mut self
+                .peer
+                .speed_command(self.workspace, &self.model, self.threads),
+        )
+    }
 }
 
 fn speed(command: &mut Command) -> Result<Speed> {
@@ -135,40 +148,69 @@ fn speed(command: &mut Command) -> Result<Speed> {
         .lines()
         .rfind(|line| !line.trim().is_empty())
         .unwrap_or_default();
-    let speed: Speed = serde_json::from_str(last).with_context(|| {
-        format!(
-            "`{}` did not end with its figures but with {last:?}",
-            command_line(command)
-        )
-    })?;
-    ensure!(
-        speed.prefill_tokens_per_second > 0.0 && speed.decode_tokens_per_second > 0.0,
-        "`{}` reports no speed: {last}",
-        command_line(command)
-    );
+    let name = command_line(command);
+    let speed: Speed = serde_json::from_str(last)
+        .with_context(|| format!("`{name}` did not end with its figures but with {last:?}"))?;
+    let positive = speed.prefill_tokens_per_second > 0.0 && speed.decode_tokens_per_second > 0.0;
+    ensure!(positive, "`{name}` reports no speed: {last}");
     Ok(speed)
 }
 
-fn report(
-    rounds: &[Round],
-    peer_build: &str,
-    model: &Path,
-    threads: usize,
-    bandwidth: f64,
-) -> Result<()> {
-    let first = rounds.first().context("no round was measured")?;
-    let prefill = Comparison::of(rounds, |speed| speed.prefill_tokens_per_second)?;
-    let decode = Comparison::of(rounds, |speed| speed.decode_tokens_per_second)?;
-    let name = model.file_name().unwrap_or_default().to_string_lossy();
-    println!(
-        "{name}, {threads} threads, ours on {}; memory reads {bandwidth:.1} GB/s",
-        first.ours.isa
-    );
-    println!(
-        "llama.cpp of llama-cpp-python {} ({peer_build} build), {} rounds",
-        first.theirs.llama_cpp_python,
-        rounds.len()
-    );
+/// What all rounds say together.
+struct Summary {
+    prefill: Comparison,
+    decode: Comparison,
+    rounds: usize,
+    isa: String,
+    llama_cpp_python: String,
+    /// Median over the rounds.
+    busy_cores: f64,
+}
+
+impl Summary {
+    fn of(rounds: Vec<Round>) -> Result<Self> {
+        let prefill = Comparison::of(&rounds, |speed| speed.prefill_tokens_per_second)?;
+        let decode = Comparison::of(&rounds, |speed| speed.decode_tokens_per_second)?;
+        let busy: Vec<f64> = rounds.iter().map(|round| round.busy_cores).collect();
+        let busy_cores = median(&busy).context("no round was measured")?;
+        let count = rounds.len();
+        let first = rounds.into_iter().next().context("no round was measured")?;
+        let (isa, llama_cpp_python) = (first.ours.isa, first.theirs.llama_cpp_python);
+        Ok(Self {
+            prefill,
+            decode,
+            rounds: count,
+            isa,
+            llama_cpp_python,
+            busy_cores,
+        })
+    }
+}
+
+fn report(contest: &Contest<'_>, summary: &Summary, bandwidth: f64) {
+    let Contest {
+        peer,
+        threads,
+        model,
+        ..
+    } = contest;
+    let Summary {
+        prefill,
+        decode,
+        rounds,
+        isa,
+        llama_cpp_python,
+        busy_cores,
+    } = summary;
+    let model = model.file_name().unwrap_or_default().to_string_lossy();
+    let build = &peer.build;
+    println!("{model}, {threads} threads, ours on {isa}; memory reads {bandwidth:.1} GB/s");
+    println!("llama.cpp of llama-cpp-python {llama_cpp_python} ({build} build), {rounds} rounds");
+    if *busy_cores > TOLERATED_BUSY_CORES {
+        println!(
+            "warning: other programs kept {busy_cores:.1} cores busy, so these ratios say little: run it again when they end"
+        );
+    }
     println!();
     println!(
         "{:<22}{:>10}{:>12}{:>9}{:>18}",
@@ -181,20 +223,20 @@ fn report(
         "bench": "engine",
         "decode_ratio": rounded(decode.ratio),
         "prefill_ratio": rounded(prefill.ratio),
-        "isa": first.ours.isa,
+        "isa": isa,
         "threads": threads,
-        "rounds": rounds.len(),
+        "rounds": rounds,
         "prefill_tokens_per_second": rounded(prefill.ours),
         "decode_tokens_per_second": rounded(decode.ours),
         "llama_cpp_prefill_tokens_per_second": rounded(prefill.theirs),
         "llama_cpp_decode_tokens_per_second": rounded(decode.theirs),
-        "llama_cpp_python": first.theirs.llama_cpp_python,
-        "llama_cpp_build": peer_build,
+        "llama_cpp_python": llama_cpp_python,
+        "llama_cpp_build": build,
         "memory_gigabytes_per_second": rounded(bandwidth),
-        "model": name,
+        "other_busy_cores": rounded(*busy_cores),
+        "model": model,
     });
     println!("{line}");
-    Ok(())
 }
 
 /// Medians over the rounds; `ratio` is the median of each round's ours over theirs.
@@ -257,6 +299,7 @@ mod tests {
             .map(|(ours, theirs)| Round {
                 ours: speed_of(ours),
                 theirs: speed_of(theirs),
+                busy_cores: 0.0,
             })
             .into();
         let comparison = Comparison::of(&rounds, |speed| speed.decode_tokens_per_second).unwrap();

@@ -3,6 +3,7 @@
 mod engine;
 mod memory;
 mod peers;
+mod quiet;
 mod statistics;
 
 use std::path::Path;
