@@ -27,6 +27,7 @@ ensure_build_tools() {
     command -v cargo >/dev/null || fail "cargo is missing: install Rust with rustup (https://rustup.rs), then run this again"
     command -v go >/dev/null || fail "go is missing: install Go 1.24 or newer (https://go.dev/dl), then run this again"
     command -v python3 >/dev/null || fail "python3 is missing: install Python 3.10 or newer, then run this again"
+    claim_build_cache
 }
 
 # install_packages NAME...: apt-get install of what is not installed yet.
@@ -42,6 +43,16 @@ install_packages() {
     mkdir -p "$log_dir"
     { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } \
         >"$log_dir/apt.log" 2>&1 || fail "apt-get failed; see $log_dir/apt.log"
+}
+
+# Cargo names what it builds from a clone the same in every clone, and tells by time alone what is new. So the cache must
+# know whose it is: another clone's sources count as changed, or its older products would pass for this one's.
+claim_build_cache() {
+    local owner="$CARGO_TARGET_DIR/checkout"
+    [[ -f "$owner" && "$(<"$owner")" == "$repo_root" ]] && return 0
+    mkdir -p "$CARGO_TARGET_DIR"
+    git -C "$repo_root" ls-files -z | (cd "$repo_root" && xargs -0 touch -c --)
+    printf '%s' "$repo_root" >"$owner"
 }
 
 host_triple() { rustc -vV | sed -n 's/^host: //p'; }
