@@ -240,7 +240,7 @@ impl Bed {
         .await
     }
 
-    /// One sample of a pod's own metrics, read through the API server; `None` when the pod has no such series.
+    /// A metric as the pod itself tells it, over all its labels, read through the API server; `None` when it has none of it.
     pub async fn pod_metric(&self, pod: &str, metric: &str) -> Result<Option<f64>> {
         let path = format!(
             "/api/v1/namespaces/{}/pods/{pod}:8000/proxy/metrics",
@@ -250,12 +250,14 @@ impl Bed {
             .client
             .request_text(http::Request::get(path).body(Vec::new())?)
             .await?;
-        let sample = text
+        let samples = text
             .lines()
-            .find(|line| line.split(['{', ' ']).next() == Some(metric));
-        Ok(sample
-            .and_then(|line| line.rsplit(' ').next())
-            .and_then(|value| value.parse().ok()))
+            .filter(|line| line.split(['{', ' ']).next() == Some(metric));
+        let values = samples.map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<f64>());
+        let values = values
+            .collect::<Result<Vec<f64>, _>>()
+            .with_context(|| format!("{metric} has no number"))?;
+        Ok((!values.is_empty()).then(|| values.iter().sum()))
     }
 
     /// Kind and name of each child, with its uid and version.

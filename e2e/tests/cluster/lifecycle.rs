@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use serde_json::json;
 
-use crate::bed::{Bed, PATIENCE, eventually, is_ready, of_service, on_cluster, pod_uid};
+use crate::bed::{Bed, PATIENCE, eventually, is_ready, of_service, on_cluster, pod_name, pod_uid};
 use crate::load::Load;
 use crate::manifests::{simulated, with};
 use pagoda_e2e::openai::Chat;
@@ -164,6 +164,108 @@ fn kubectl_delete_leaves_nothing_of_the_service() {
         );
         Ok(())
     });
+}
+
+#[test]
+fn a_child_that_was_deleted_or_edited_is_put_right() {
+    on_cluster("children", |bed| async move {
+        bed.apply(&simulated("kept")).await?;
+        bed.ready("kept").await?;
+        let before = bed.settled_children("kept").await?;
+        bed.kubectl_ok(
+            &[
+                "delete",
+                "service,serviceaccount,pdb",
+                "--selector=serving.pagoda.dev/service=kept",
+            ],
+            None,
+        )
+        .await?;
+        bed.kubectl_ok(
+            &[
+                "patch",
+                "configmap",
+                "kept",
+                "--patch",
+                r#"{"data": {"engine.json": "{}"}}"#,
+            ],
+            None,
+        )
+        .await?;
+        let config = eventually("the children are as they were", PATIENCE, async || {
+            let now = bed.children("kept").await?;
+            ensure!(now.keys().eq(before.keys()), "children are {now:?}");
+            let config = bed
+                .api::<ConfigMap>()
+                .get("kept")
+                .await?
+                .data
+                .unwrap_or_default();
+            ensure!(config["engine.json"].len() > 2, "the edit still stands");
+            Ok(config)
+        })
+        .await?;
+        ensure!(
+            config["engine.json"].contains("simulated"),
+            "the configuration is {config:?}"
+        );
+        bed.answers("kept").await.map(drop)
+    });
+}
+
+#[test]
+fn of_two_services_with_one_name_the_older_has_it_and_the_younger_inherits() {
+    on_cluster("names", |bed| async move {
+        let shared = format!("shared-{}", std::process::id());
+        let named = |service: &str| {
+            with(
+                simulated(service),
+                &["spec", "model"],
+                json!({"names": [shared]}),
+            )
+        };
+        bed.apply(&named("older")).await?;
+        bed.ready("older").await?;
+        // Kubernetes keeps creation times in whole seconds; equal ones are told apart by name, and y comes after o.
+        bed.apply(&named("younger")).await?;
+        bed.ready("younger").await?;
+        let chat = Chat {
+            model: shared.clone(),
+            ..bed.chat("older", 8)
+        };
+        ensure!(
+            bed.gateway.stream(&chat, |_| ()).await?.is_whole(),
+            "nobody answers to the name"
+        );
+        ensure!(
+            served(&bed, "older").await? > 0.0 && served(&bed, "younger").await? == 0.0,
+            "the younger answered"
+        );
+
+        bed.kubectl_ok(&["delete", "isvc", "older"], None).await?;
+        eventually("the younger answers to the name", PATIENCE, async || {
+            let reply = bed.gateway.stream(&chat, |_| ()).await?;
+            ensure!(reply.is_whole(), "{reply:?}");
+            ensure!(
+                served(&bed, "younger").await? > 0.0,
+                "somebody else answered"
+            );
+            Ok(())
+        })
+        .await
+    });
+}
+
+/// Requests that the service's pods have answered.
+async fn served(bed: &Bed, service: &str) -> Result<f64> {
+    let mut total = 0.0;
+    for pod in bed.pods(service).await? {
+        total += bed
+            .pod_metric(&pod_name(&pod), "vllm:request_success_total")
+            .await?
+            .unwrap_or_default();
+    }
+    Ok(total)
 }
 
 #[test]

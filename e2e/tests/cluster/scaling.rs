@@ -17,8 +17,8 @@ fn grows_from_one_to_three_pods_under_load_and_back_without_harming_a_request() 
             "scaleDownStabilizationSeconds": 5,
             "targets": [{"metric": "InFlightRequests", "averageValue": "4"}],
         });
-        bed.apply(&with(simulated("elastic"), &["spec", "scaling"], scaling))
-            .await?;
+        let manifest = with(simulated("elastic"), &["spec", "scaling"], scaling);
+        bed.apply(&manifest).await?;
         bed.ready("elastic").await?;
         bed.ready_pods("elastic", 1).await?;
 
@@ -26,6 +26,13 @@ fn grows_from_one_to_three_pods_under_load_and_back_without_harming_a_request() 
         let trickle = Load::start(&bed.gateway, &chat, 1);
         let wave = Load::start(&bed.gateway, &chat, 12);
         bed.ready_pods("elastic", 3).await?;
+        // As a GitOps tool does it all day: the manifest says nothing about replicas, so they are left alone.
+        let applied = bed.apply(&manifest).await?;
+        ensure!(
+            applied.data["spec"]["replicas"] == 3,
+            "an apply moved spec.replicas: {}",
+            applied.data["spec"]
+        );
         wave.stop().await.unharmed()?;
         // The trickle goes on while two pods are taken away under it.
         bed.ready_pods("elastic", 1).await?;
@@ -73,6 +80,25 @@ fn falls_to_zero_in_silence_and_fifty_requests_at_once_are_all_answered() {
             texts.len()
         );
         all_is_quiet_again(&bed).await
+    });
+}
+
+#[test]
+fn kubectl_scale_sets_the_pods_of_a_service_that_is_managed_externally() {
+    on_cluster("external", |bed| async move {
+        let scaling = json!({"minReplicas": 1, "maxReplicas": 4, "managedBy": "External"});
+        bed.apply(&with(simulated("manual"), &["spec", "scaling"], scaling))
+            .await?;
+        bed.ready("manual").await?;
+        for replicas in [3, 2] {
+            bed.kubectl_ok(
+                &["scale", "isvc", "manual", &format!("--replicas={replicas}")],
+                None,
+            )
+            .await?;
+            bed.ready_pods("manual", replicas).await?;
+        }
+        bed.answers("manual").await.map(drop)
     });
 }
 
