@@ -6,6 +6,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 const CACHE_LINE_BYTES: usize = 64;
+/// What every allocator gives without asking.
+const SMALL_ALIGN_BYTES: usize = 16;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Plain numbers for which all bits zero is a value.
@@ -19,6 +21,8 @@ impl Zeroable for f32 {}
 pub struct AlignedBuffer<T: Zeroable> {
     start: NonNull<T>,
     len: usize,
+    /// What the allocator gave: `start` lies within it.
+    allocation: NonNull<u8>,
     layout: Layout,
     _owns: PhantomData<T>,
 }
@@ -43,19 +47,26 @@ impl<T: Zeroable> AlignedBuffer<T> {
         } else {
             CACHE_LINE_BYTES
         };
-        let layout =
-            Layout::from_size_align(bytes, align).expect("buffer size fits the address space");
+        // Zeroed memory of a large alignment is written with zeros; of a small one it is fresh pages from the system, taken
+        // when first written. So align by hand: a KV store costs what is used of it.
+        let layout = bytes
+            .checked_add(align)
+            .and_then(|size| Layout::from_size_align(size, SMALL_ALIGN_BYTES).ok())
+            .expect("buffer size fits the address space");
         // SAFETY: the layout's size is at least 1.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start.cast::<T>()) else {
+        let Some(allocation) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
             handle_alloc_error(layout)
         };
+        let offset = allocation.as_ptr().align_offset(align);
+        // SAFETY: `offset` is below `align`, which the allocation holds beyond `bytes`.
+        let start = unsafe { allocation.add(offset) }.cast::<T>();
         if align == HUGE_PAGE_BYTES {
             advise_huge_pages(start.as_ptr().cast(), bytes);
         }
         Self {
             start,
             len,
+            allocation,
             layout,
             _owns: PhantomData,
         }
@@ -80,8 +91,8 @@ fn advise_huge_pages(_: *mut u8, _: usize) {}
 
 impl<T: Zeroable> Drop for AlignedBuffer<T> {
     fn drop(&mut self) {
-        // SAFETY: `start` came from the allocator with this layout and is freed once.
-        unsafe { dealloc(self.start.as_ptr().cast(), self.layout) }
+        // SAFETY: `allocation` came from the allocator with this layout and is freed once.
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
     }
 }
 
@@ -142,6 +153,25 @@ impl<T> SharedMut<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Bytes of this process that are in memory.
+    #[cfg(target_os = "linux")]
+    fn resident_bytes() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_is_taken_when_it_is_written_not_before() {
+        let len = 1 << 30;
+        let before = resident_bytes();
+        let mut buffer = AlignedBuffer::<u8>::zeroed(len);
+        buffer[len / 2] = 1;
+        // Other tests run beside this one; a quarter of the buffer is far above what they take.
+        assert!(resident_bytes().saturating_sub(before) < len / 4);
+        assert_eq!((buffer[0], buffer[len / 2], buffer[len - 1]), (0, 1, 0));
+    }
 
     #[test]
     fn buffers_start_aligned_and_zero_whatever_their_size() {
