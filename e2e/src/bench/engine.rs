@@ -204,7 +204,7 @@ fn report(contest: &Contest<'_>, summary: &Summary, bandwidth: f64) {
     } = summary;
     let model = model.file_name().unwrap_or_default().to_string_lossy();
     let build = &peer.build;
-    println!("{model}, {threads} threads, ours on {isa}; memory reads {bandwidth:.1} GB/s");
+    println!("{model}, threads: {threads}, ours on {isa}; memory reads {bandwidth:.1} GB/s");
     println!("llama.cpp of llama-cpp-python {llama_cpp_python} ({build} build), {rounds} rounds");
     if *busy_cores > TOLERATED_BUSY_CORES {
         println!(
