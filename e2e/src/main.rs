@@ -173,7 +173,9 @@ fn cluster(command: &ClusterCommand, progress: &Progress) -> Result<ExitCode> {
     match command {
         ClusterCommand::Up(local) => local.cluster()?.up(progress)?,
         ClusterCommand::Down(local) => local.cluster()?.down(progress)?,
-        ClusterCommand::Programs(local) => println!("{}", local.cluster()?.programs(progress)?.display()),
+        ClusterCommand::Programs(local) => {
+            println!("{}", local.cluster()?.programs(progress)?.display())
+        }
         ClusterCommand::Status(local) => return status(&local.cluster()?),
         ClusterCommand::Env(local) => print!("{}", local.cluster()?.environment()),
         ClusterCommand::FakeGpus { count, local } => {

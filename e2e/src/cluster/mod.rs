@@ -18,6 +18,7 @@ mod state;
 mod teardown;
 
 use std::fs::{self, File};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -116,6 +117,13 @@ impl Cluster {
             ));
         }
         Ok(())
+    }
+
+    /// Builds the programs a cluster is made of, kubectl and helm among them, and returns the folder they are in.
+    pub fn programs(&self, progress: &Progress) -> Result<PathBuf> {
+        let _lock = self.lock()?;
+        binaries::ensure(&self.paths.cache, progress)?;
+        Ok(self.paths.cache.bin())
     }
 
     /// Ends everything [`Cluster::up`] started, pods included, and removes every trace of it but the programs built.
