@@ -174,7 +174,7 @@ fn cluster(command: &ClusterCommand, progress: &Progress) -> Result<ExitCode> {
         ClusterCommand::Up(local) => local.cluster()?.up(progress)?,
         ClusterCommand::Down(local) => local.cluster()?.down(progress)?,
         ClusterCommand::Programs(local) => {
-            println!("{}", local.cluster()?.programs(progress)?.display())
+            println!("{}", local.cluster()?.programs(progress)?.display());
         }
         ClusterCommand::Status(local) => return status(&local.cluster()?),
         ClusterCommand::Env(local) => print!("{}", local.cluster()?.environment()),
