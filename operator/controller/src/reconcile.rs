@@ -10,7 +10,10 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt, TryFutureExt, future, stream};
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    jiff::Timestamp,
+};
 use kube::{
     Resource,
     core::error_boundary::InvalidObject,
@@ -180,6 +183,7 @@ async fn reconcile_service(
         namespace.unwrap_or_default(),
         name.unwrap_or_default(),
     );
+    let previous = object.status.clone().unwrap_or_default();
     let service = match validate(object) {
         Ok(service) => service,
         Err(error) => {
@@ -187,7 +191,7 @@ async fn reconcile_service(
                 reason: "InvalidSpec",
                 message: error.to_string(),
             };
-            refuse(object, &refusal, &around, context).await?;
+            refuse(&object.metadata, &previous, &refusal, &around, context).await?;
             return Ok((Action::await_change(), "refused"));
         }
     };
@@ -195,7 +199,7 @@ async fn reconcile_service(
     match apply(context, &service, &children).await {
         Ok(()) => {}
         Err(ApplyError::Refused(refusal)) => {
-            refuse(object, &refusal, &around, context).await?;
+            refuse(&object.metadata, &previous, &refusal, &around, context).await?;
             // The thing in the way is not watched.
             return Ok((Action::requeue(Duration::from_secs(30)), "refused"));
         }
@@ -241,37 +245,27 @@ async fn tell(
     }))
 }
 
+/// Says in the status why nothing is done about an object.
 async fn refuse(
-    object: &InferenceService,
+    metadata: &ObjectMeta,
+    previous: &InferenceServiceStatus,
     refusal: &Refusal,
     around: &Surroundings,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    let metadata = &object.metadata;
     let (Some(namespace), Some(name), Some(uid)) =
         (&metadata.namespace, &metadata.name, &metadata.uid)
     else {
         return Ok(());
     };
-    let previous = object.status.clone().unwrap_or_default();
-    let next = refused(
-        metadata.generation.unwrap_or_default(),
-        refusal,
-        &around.pods,
-        &previous,
-        &now(),
-    );
-    update_status(
-        context,
-        Subject {
-            namespace,
-            name,
-            uid,
-        },
-        &previous,
-        &next,
-    )
-    .await
+    let generation = metadata.generation.unwrap_or_default();
+    let next = refused(generation, refusal, &around.pods, previous, &now());
+    let subject = Subject {
+        namespace,
+        name,
+        uid,
+    };
+    update_status(context, subject, previous, &next).await
 }
 
 /// An object that does not fit its type: older than a rule, or written past it. Its status cannot be read either, so what
@@ -301,23 +295,12 @@ async fn refuse_unreadable(
         message: format!("the object cannot be read: {}", invalid.error),
     };
     let around = dereference(&context.stores, namespace, name);
-    let previous = InferenceServiceStatus::default();
-    let next = refused(
-        metadata.generation.unwrap_or_default(),
+    refuse(
+        metadata,
+        &InferenceServiceStatus::default(),
         &refusal,
-        &around.pods,
-        &previous,
-        &now(),
-    );
-    update_status(
+        &around,
         context,
-        Subject {
-            namespace,
-            name,
-            uid,
-        },
-        &previous,
-        &next,
     )
     .map_ok(|()| context.remember(uid, |memory| memory.unreadable = Some(told)))
     .await
