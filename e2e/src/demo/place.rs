@@ -337,12 +337,7 @@ impl Gateway {
             .stdout(Stdio::piped())
             .spawn()
             .context("failed to start kubectl port-forward")?;
-        let output = forward
-            .stdout
-            .take()
-            .context("kubectl has no standard output")?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
+        let line = first_line(&mut forward)?;
         let Some(address) = forwarded_address(&line) else {
             forward.kill().ok();
             bail!("kubectl port-forward said '{}'", line.trim());
@@ -364,6 +359,17 @@ impl Drop for Gateway {
     }
 }
 
+/// The first line a program says. What it says later is read and dropped for as long as it runs: nobody to read it would
+/// end the program, at the first connection in kubectl's case.
+fn first_line(program: &mut Child) -> Result<String> {
+    let output = program.stdout.take().context("it has no standard output")?;
+    let mut output = BufReader::new(output);
+    let mut line = String::new();
+    output.read_line(&mut line)?;
+    std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
+    Ok(line)
+}
+
 /// From `Forwarding from 127.0.0.1:40123 -> 8080`.
 fn forwarded_address(line: &str) -> Option<&str> {
     line.strip_prefix("Forwarding from ")?.split(" ->").next()
@@ -372,6 +378,17 @@ fn forwarded_address(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_says_more_than_its_first_line_lives_on() {
+        let mut program = Command::new("sh")
+            .args(["-c", "echo first; sleep 0.2; seq 100000; exit 7"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert_eq!(first_line(&mut program).unwrap(), "first\n");
+        assert_eq!(program.wait().unwrap().code(), Some(7));
+    }
 
     #[test]
     fn the_forwarded_address_is_read_from_kubectls_line() {
