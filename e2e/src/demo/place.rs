@@ -221,6 +221,20 @@ impl Place {
         }
     }
 
+    /// What to type before a client reaches the gateway, and where it is then. Our own port-forward ends with us.
+    pub fn gateway_words(&self, gateway: &Gateway) -> (Option<String>, String) {
+        match &self.kind {
+            Kind::Local(_) => (None, gateway.url().to_owned()),
+            Kind::Named { .. } => (
+                Some(format!(
+                    "{} port-forward --namespace {SYSTEM_NAMESPACE} service/pagoda-gateway 8080:80 &",
+                    self.kubectl_words()
+                )),
+                "http://127.0.0.1:8080".to_owned(),
+            ),
+        }
+    }
+
     /// How the load generator is told which cluster to watch.
     pub fn kubeconfig_words(&self) -> Vec<String> {
         match &self.kind {

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::ask::{Answered, ask_and_print};
 use super::phases::Phases;
-use super::place::Place;
+use super::place::{Gateway, Place};
 use super::watch::Follower;
 use super::{NAMESPACE, SERVICE};
 
@@ -33,7 +33,7 @@ pub fn up(place: &Place) -> Result<()> {
     let to_first_token = answered.first_token_at.duration_since(applied);
     println!("\n{}", phases.summary());
     print_measured(&answered, to_first_token);
-    print_what_next(place, gateway.url());
+    print_what_next(place, &gateway);
     Ok(())
 }
 
@@ -61,9 +61,13 @@ fn print_measured(answered: &Answered, to_first_token: Duration) {
     );
 }
 
-fn print_what_next(place: &Place, gateway: &str) {
+fn print_what_next(place: &Place, gateway: &Gateway) {
     println!("\nAsk it yourself:");
-    println!("  curl -N {gateway}/v1/chat/completions -H 'Content-Type: application/json' \\");
+    let (first, url) = place.gateway_words(gateway);
+    if let Some(line) = first {
+        println!("  {line}");
+    }
+    println!("  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\");
     println!(
         "    -d '{{\"model\": \"{SERVICE}\", \"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}}]}}'"
     );
