@@ -27,6 +27,9 @@ ensure_build_tools() {
     command -v cargo >/dev/null || fail "cargo is missing: install Rust with rustup (https://rustup.rs), then run this again"
     command -v go >/dev/null || fail "go is missing: install Go 1.24 or newer (https://go.dev/dl), then run this again"
     command -v python3 >/dev/null || fail "python3 is missing: install Python 3.10 or newer, then run this again"
+    # Debian's python3 brings neither; the model comes by pip, and a benchmark's peers into an environment of their own.
+    python3 -m pip --version >/dev/null 2>&1 || install_packages python3-pip
+    python3 -c 'import ensurepip' 2>/dev/null || install_packages python3-venv
     claim_build_cache
 }
 
