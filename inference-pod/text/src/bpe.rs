@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use crate::load::TokenizerError;
 use crate::pretokenize::PreTokenizer;
-use crate::vocab::{TokenKind, Vocab, byte_of};
+use crate::vocab::{self, TokenKind, Vocab};
 
 /// Two symbols' union, and how early it happens.
 #[derive(Debug, Clone, Copy)]
@@ -224,23 +224,16 @@ fn mapped(word: &str) -> String {
 
 /// The bytes a token's text stands for. Characters outside the alphabet stand for themselves.
 pub(crate) fn piece_of(text: &str, kind: TokenKind) -> Vec<u8> {
-    match kind {
-        TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined => {
-            text.as_bytes().to_vec()
-        }
-        TokenKind::Unused => Vec::new(),
-        TokenKind::Byte if byte_of(text).is_some() => byte_of(text).into_iter().collect(),
-        TokenKind::Byte | TokenKind::Normal => {
-            let mut bytes = Vec::with_capacity(text.len());
-            for c in text.chars() {
-                match byte_of_char(c) {
-                    Some(byte) => bytes.push(byte),
-                    None => bytes.extend(c.encode_utf8(&mut [0; 4]).as_bytes()),
-                }
+    vocab::piece_of(text, kind, |text| {
+        let mut bytes = Vec::with_capacity(text.len());
+        for c in text.chars() {
+            match byte_of_char(c) {
+                Some(byte) => bytes.push(byte),
+                None => bytes.extend(c.encode_utf8(&mut [0; 4]).as_bytes()),
             }
-            bytes
         }
-    }
+        bytes
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use crate::load::TokenizerError;
-use crate::vocab::{TokenKind, Vocab, byte_of};
+use crate::vocab::{self, TokenKind, Vocab};
 
 /// SentencePiece's stand-in for a space.
 const SPACE: char = '\u{2581}';
@@ -189,14 +189,7 @@ impl Merger<'_> {
 
 /// The bytes a token's text stands for.
 pub(crate) fn piece_of(text: &str, kind: TokenKind) -> Vec<u8> {
-    match kind {
-        TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined => {
-            text.as_bytes().to_vec()
-        }
-        TokenKind::Unused => Vec::new(),
-        TokenKind::Byte if byte_of(text).is_some() => byte_of(text).into_iter().collect(),
-        TokenKind::Byte | TokenKind::Normal => text.replace(SPACE, " ").into_bytes(),
-    }
+    vocab::piece_of(text, kind, |text| text.replace(SPACE, " ").into_bytes())
 }
 
 #[cfg(test)]

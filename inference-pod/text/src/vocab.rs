@@ -121,6 +121,22 @@ fn named((id, text): (usize, String)) -> String {
     }
 }
 
+/// The bytes a token's text stands for; `plain` says it of a normal token, which is what vocabularies differ in.
+pub(crate) fn piece_of(
+    text: &str,
+    kind: TokenKind,
+    plain: impl FnOnce(&str) -> Vec<u8>,
+) -> Vec<u8> {
+    match kind {
+        TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined => {
+            text.as_bytes().to_vec()
+        }
+        TokenKind::Unused => Vec::new(),
+        TokenKind::Byte => byte_of(text).map_or_else(|| plain(text), |byte| vec![byte]),
+        TokenKind::Normal => plain(text),
+    }
+}
+
 /// The byte of a byte token's text, `<0x0A>`.
 pub(crate) fn byte_of(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
