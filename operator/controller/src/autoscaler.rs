@@ -184,15 +184,16 @@ async fn scrape(context: &Context, address: &str, target: &'static str) -> Optio
     match context.http.get(&url, SCRAPE_TIMEOUT).await {
         Ok(body) => Some(String::from_utf8_lossy(&body).into_owned()),
         Err(error) => {
-            context
-                .metrics
-                .scrape_failures
-                .get_or_create(&Target { target })
-                .inc();
+            count_failure(context, target);
             tracing::debug!(%error, target, "no load to be had");
             None
         }
     }
+}
+
+fn count_failure(context: &Context, target: &'static str) {
+    let failures = &context.metrics.scrape_failures;
+    failures.get_or_create(&Target { target }).inc();
 }
 
 fn read<T, E: std::fmt::Display>(
@@ -204,11 +205,7 @@ fn read<T, E: std::fmt::Display>(
     match parsed {
         Ok(readings) => Some(readings),
         Err(error) => {
-            context
-                .metrics
-                .scrape_failures
-                .get_or_create(&Target { target })
-                .inc();
+            count_failure(context, target);
             tracing::warn!(%error, address, target, "metrics that cannot be trusted count as absent");
             None
         }

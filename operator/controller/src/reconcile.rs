@@ -183,7 +183,6 @@ async fn reconcile_service(
         namespace.unwrap_or_default(),
         name.unwrap_or_default(),
     );
-    let previous = object.status.clone().unwrap_or_default();
     let service = match validate(object) {
         Ok(service) => service,
         Err(error) => {
@@ -191,7 +190,14 @@ async fn reconcile_service(
                 reason: "InvalidSpec",
                 message: error.to_string(),
             };
-            refuse(&object.metadata, &previous, &refusal, &around, context).await?;
+            refuse(
+                &object.metadata,
+                object.status.as_ref(),
+                &refusal,
+                &around,
+                context,
+            )
+            .await?;
             return Ok((Action::await_change(), "refused"));
         }
     };
@@ -199,7 +205,14 @@ async fn reconcile_service(
     match apply(context, &service, &children).await {
         Ok(()) => {}
         Err(ApplyError::Refused(refusal)) => {
-            refuse(&object.metadata, &previous, &refusal, &around, context).await?;
+            refuse(
+                &object.metadata,
+                object.status.as_ref(),
+                &refusal,
+                &around,
+                context,
+            )
+            .await?;
             // The thing in the way is not watched.
             return Ok((Action::requeue(Duration::from_secs(30)), "refused"));
         }
@@ -248,7 +261,7 @@ async fn tell(
 /// Says in the status why nothing is done about an object.
 async fn refuse(
     metadata: &ObjectMeta,
-    previous: &InferenceServiceStatus,
+    previous: Option<&InferenceServiceStatus>,
     refusal: &Refusal,
     around: &Surroundings,
     context: &Context,
@@ -259,13 +272,14 @@ async fn refuse(
         return Ok(());
     };
     let generation = metadata.generation.unwrap_or_default();
-    let next = refused(generation, refusal, &around.pods, previous, &now());
+    let previous = previous.cloned().unwrap_or_default();
+    let next = refused(generation, refusal, &around.pods, &previous, &now());
     let subject = Subject {
         namespace,
         name,
         uid,
     };
-    update_status(context, subject, previous, &next).await
+    update_status(context, subject, &previous, &next).await
 }
 
 /// An object that does not fit its type: older than a rule, or written past it. Its status cannot be read either, so what
@@ -295,15 +309,9 @@ async fn refuse_unreadable(
         message: format!("the object cannot be read: {}", invalid.error),
     };
     let around = dereference(&context.stores, namespace, name);
-    refuse(
-        metadata,
-        &InferenceServiceStatus::default(),
-        &refusal,
-        &around,
-        context,
-    )
-    .map_ok(|()| context.remember(uid, |memory| memory.unreadable = Some(told)))
-    .await
+    refuse(metadata, None, &refusal, &around, context)
+        .map_ok(|()| context.remember(uid, |memory| memory.unreadable = Some(told)))
+        .await
 }
 
 /// Conditions carry whole seconds.
