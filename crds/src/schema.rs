@@ -111,7 +111,10 @@ fn drop_nullable(map: &mut Map<String, Value>) {
 
 /// The API server warns of integer formats other than Kubernetes' own.
 fn use_known_integer_formats(map: &mut Map<String, Value>) {
-    if map.get("format").and_then(Value::as_str) == Some("uint32") {
+    if matches!(
+        map.get("format").and_then(Value::as_str),
+        Some("uint16" | "uint32")
+    ) {
         map.insert("format".into(), "int64".into());
     }
     if let Some(bound) = map

@@ -128,6 +128,8 @@ pub enum FailureReason {
     DiskFull,
     /// The source could not be read to the end.
     DownloadFailed,
+    /// The source asks for other credentials than there are.
+    Unauthorized,
     /// The file is damaged, or not a GGUF file.
     InvalidModel,
     /// The file is sound, and this engine cannot run it.
@@ -149,6 +151,7 @@ impl FailureReason {
             Self::HashMismatch => "HashMismatch",
             Self::DiskFull => "DiskFull",
             Self::DownloadFailed => "DownloadFailed",
+            Self::Unauthorized => "Unauthorized",
             Self::InvalidModel => "InvalidModel",
             Self::UnsupportedModel => "UnsupportedModel",
             Self::OutOfMemory => "OutOfMemory",
@@ -217,6 +220,19 @@ pub struct ModelInfo {
     pub context_tokens: u32,
 }
 
+/// How far a model has come: what a container that fetches answers on `GET /progress`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FetchProgress {
+    /// Bytes that are there.
+    pub bytes: u64,
+    /// Bytes of the whole file, once the source told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<u64>,
+    /// Bytes that came in the last seconds, by second.
+    pub bytes_per_second: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,6 +271,7 @@ mod tests {
             FailureReason::HashMismatch,
             FailureReason::DiskFull,
             FailureReason::DownloadFailed,
+            FailureReason::Unauthorized,
             FailureReason::InvalidModel,
             FailureReason::UnsupportedModel,
             FailureReason::OutOfMemory,

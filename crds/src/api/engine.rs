@@ -11,6 +11,16 @@ use crate::{
 
 /// Settings of the engine in each pod.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[x_kube(
+    validation = (
+        "has(self.image) || !(has(self.command) || has(self.args) || has(self.port) || has(self.healthPath))",
+        "engine.command, args, port and healthPath describe the server of engine.image: set engine.image, or remove them"
+    ),
+    validation = (
+        "!has(self.image) || self.executor == 'auto'",
+        "engine.executor chooses what Pagoda's own engine computes with: remove it, or remove engine.image"
+    )
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Engine {
     /// What computes: auto takes the best that the hardware offers, cpu its cores; simulated runs no model but everything
@@ -49,6 +59,37 @@ pub struct Engine {
     /// Timings of the simulated executor; only with executor simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<SimulatedConfig>,
+    /// Image of another OpenAI-compatible server to run instead of Pagoda's engine, such as vLLM, SGLang or llama-server.
+    /// It must answer /v1/chat/completions on engine.port and engine.healthPath once it is ready; its metrics /metrics
+    /// drive the autoscaler. The environment holds PAGODA_MODEL_PATH (the file that model.source brought, if there is
+    /// one), PAGODA_MODEL_NAME (the first of model.names) and PAGODA_QUALIFIED_NAME (NAMESPACE/NAME).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(validation = (
+        "self.matches('^[A-Za-z0-9][A-Za-z0-9._:/@-]*[A-Za-z0-9]$')",
+        "engine.image is the reference of a container image, such as vllm/vllm-openai:v0.11.0"
+    ))]
+    pub image: Option<String>,
+    /// Command of that image; default: its own entry point.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 4096)))]
+    pub command: Vec<String>,
+    /// Arguments of that image. $(PAGODA_MODEL_PATH) and the like are replaced by their values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 4096)))]
+    pub args: Vec<String>,
+    /// Port that the server of that image listens on. Default 8000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65_535))]
+    pub port: Option<u16>,
+    /// Path that the server of that image answers with 200 once the model is loaded. Default /health.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    #[x_kube(validation = (
+        "self.matches('^/[^ ]*$')",
+        "engine.healthPath is a path, such as /health"
+    ))]
+    pub health_path: Option<String>,
 }
 
 impl Default for Engine {
@@ -61,6 +102,11 @@ impl Default for Engine {
             block_tokens: block_tokens(),
             kv_memory: kv_memory(),
             simulated: None,
+            image: None,
+            command: Vec::new(),
+            args: Vec::new(),
+            port: None,
+            health_path: None,
         }
     }
 }

@@ -29,6 +29,31 @@ pub struct Hardware {
         )
     )]
     pub resources: Option<ResourceRequirements>,
+    /// Runtime class of the pods, such as nvidia, where the cluster's default runtime does not bring GPUs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = (
+        "self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",
+        "hardware.runtimeClassName is the name of a RuntimeClass"
+    ))]
+    pub runtime_class_name: Option<String>,
+    /// Where pods with several GPUs may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
+}
+
+/// Where pods with several GPUs may run.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Topology {
+    /// Label of nodes whose value names a domain of fast links, such as nvidia.com/gpu.clique for NVLink. Pods run on
+    /// nodes that carry it only, and each pod near the others of its service, in one domain, where there is room.
+    #[schemars(length(min = 1, max = 317))]
+    #[x_kube(validation = (
+        "self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$')",
+        "topology.domainLabel is the key of a node's label, such as nvidia.com/gpu.clique"
+    ))]
+    pub domain_label: String,
 }
 
 /// What computes in each pod.
@@ -36,6 +61,9 @@ pub struct Hardware {
 #[x_kube(validation = (
     "self.kind != 'cpu' || !has(self.resource)",
     "accelerator.resource names what a GPU is requested as: set accelerator.kind to nvidia, or remove it"
+), validation = (
+    "self.kind != 'cpu' || !has(self.products)",
+    "accelerator.products name GPUs: set accelerator.kind to nvidia, or remove them"
 ))]
 #[serde(rename_all = "camelCase")]
 pub struct Accelerator {
@@ -54,6 +82,15 @@ pub struct Accelerator {
         "accelerator.resource is written DOMAIN/NAME, such as nvidia.com/gpu"
     ))]
     pub resource: Option<String>,
+    /// Products that will do, as nodes carry them in the label nvidia.com/gpu.product, such as NVIDIA-H100-80GB-HBM3.
+    /// Default: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 63)), extend("x-kubernetes-list-type" = "set"))]
+    #[x_kube(validation = (
+        "self.all(p, p.matches('^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$'))",
+        "accelerator.products are values of the label nvidia.com/gpu.product: letters, digits and . _ - only"
+    ))]
+    pub products: Vec<String>,
 }
 
 impl Default for Accelerator {
@@ -62,6 +99,7 @@ impl Default for Accelerator {
             kind: AcceleratorKind::default(),
             count: one(),
             resource: None,
+            products: Vec::new(),
         }
     }
 }

@@ -7,17 +7,22 @@ mod engine;
 mod hardware;
 mod model;
 mod pod_template;
+mod rollout;
 mod routing;
 mod scaling;
 mod status;
 
 pub use engine::Engine;
-pub use hardware::{Accelerator, AcceleratorKind, Hardware};
-pub use model::{Model, ModelSource};
+pub use hardware::{Accelerator, AcceleratorKind, Hardware, Topology};
+pub use model::{Model, ModelSource, SourceCredentials};
 pub use pod_template::{OverlayMetadata, PodTemplateOverlay};
-pub use routing::{Hold, Rollout, RolloutStrategy, Routing, RoutingPolicy};
+pub use rollout::{Canary, Rollout, RolloutStrategy};
+pub use routing::{Hold, Routing, RoutingPolicy};
 pub use scaling::{ManagedBy, Metric, Scaling, Target};
-pub use status::{InferenceServiceStatus, LastDecision, ModelStatus, ScalingStatus};
+pub use status::{
+    FailedRevision, FetchStatus, InferenceServiceStatus, LastDecision, LoadStatus, ModelStatus,
+    RevisionStatus, RolloutPhase, RolloutStatus, ScalingStatus, TrafficShare,
+};
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
@@ -69,6 +74,25 @@ use serde::{Deserialize, Serialize};
         json_path = ".status.conditions[?(@.type==\"Ready\")].reason"
     ),
     printcolumn(
+        name = "Tokens/s",
+        type_ = "integer",
+        json_path = ".status.load.tokensPerSecond",
+        description = "Tokens that the service generates per second, rounded"
+    ),
+    printcolumn(
+        name = "KV-Hit",
+        type_ = "integer",
+        json_path = ".status.load.kvHitPercent",
+        description = "Percent of prompt tokens that were found in the KV cache"
+    ),
+    printcolumn(
+        name = "Revision",
+        type_ = "string",
+        json_path = ".status.revision.current",
+        priority = 1,
+        description = "Revision that serves"
+    ),
+    printcolumn(
         name = "Executor",
         type_ = "string",
         json_path = ".status.model.executor",
@@ -88,7 +112,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[x_kube(
     validation = (
-        "self.engine.executor == 'simulated' || has(self.model.source)",
+        "self.engine.executor == 'simulated' || has(self.engine.image) || has(self.model.source)",
         "model.source is required: say where the model lies, as in source: {uri: \"https://HOST/PATH.gguf\"}"
     ),
     validation = (
@@ -96,6 +120,10 @@ use serde::{Deserialize, Serialize};
         "engine.simulated holds timings of the simulated executor: set engine.executor to simulated, or remove engine.simulated"
     )
 )]
+#[x_kube(validation = (
+    "self.engine.executor != 'simulated' || oldSelf.engine.executor == 'simulated'",
+    "engine.executor may not become simulated: whoever asks this service for a real model's answers would get made-up text; create another service"
+))]
 #[serde(rename_all = "camelCase")]
 pub struct InferenceServiceSpec {
     /// Number of pods. Leave it out of manifests: the autoscaler writes it, or, with scaling.managedBy External,

@@ -1,10 +1,8 @@
-//! `spec.routing` and `spec.rollout`: how requests come to pods, and how pods come and go.
+//! `spec.routing`: how requests come to pods.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::wire::defaults;
 
 /// How the gateway treats requests for this model.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,49 +47,10 @@ impl Default for Hold {
     }
 }
 
-/// How a change reaches running pods, and how pods leave.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Rollout {
-    /// Surge starts a new pod before an old one leaves. TerminateFirst ends an old pod first, for clusters without a
-    /// spare GPU. Auto is TerminateFirst with an accelerator of kind nvidia, else Surge.
-    #[serde(default)]
-    pub strategy: RolloutStrategy,
-    /// Seconds that a leaving pod gives its open requests to finish.
-    #[serde(default = "drain_seconds")]
-    #[schemars(range(min = 1, max = 86_400))]
-    pub drain_seconds: u32,
-}
-
-impl Default for Rollout {
-    fn default() -> Self {
-        Self {
-            strategy: RolloutStrategy::default(),
-            drain_seconds: drain_seconds(),
-        }
-    }
-}
-
-/// Which comes first, the new pod or the end of the old one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum RolloutStrategy {
-    /// TerminateFirst with GPUs, else Surge.
-    #[default]
-    Auto,
-    /// The new pod.
-    Surge,
-    /// The end of the old one.
-    TerminateFirst,
-}
-
 fn hold_requests() -> u32 {
     1000
 }
 
 fn hold_seconds() -> u32 {
     120
-}
-
-fn drain_seconds() -> u32 {
-    defaults::DRAIN_SECONDS
 }

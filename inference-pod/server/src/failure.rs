@@ -76,6 +76,7 @@ pub fn exit_code(reason: FailureReason) -> u8 {
         FailureReason::DiskFull => 73,
         FailureReason::DownloadFailed => 75,
         FailureReason::HashMismatch => 76,
+        FailureReason::Unauthorized => 77,
         FailureReason::InvalidConfig => 78,
     }
 }

@@ -87,6 +87,10 @@ pub fn status(
     ];
     drafts.extend(progress(&health));
     InferenceServiceStatus {
+        revision: None,
+        rollout: None,
+        load: None,
+        fetch: None,
         observed_generation: Some(service.generation),
         url: Some(seen.gateway_url.to_owned()),
         replicas: census.alive as i32,

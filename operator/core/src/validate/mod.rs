@@ -220,7 +220,7 @@ pub fn validate(object: &InferenceService) -> Result<Service, ValidateError> {
         scaling,
         terminate_first: match spec.rollout.strategy {
             RolloutStrategy::Auto => spec.hardware.accelerator.kind == AcceleratorKind::Nvidia,
-            RolloutStrategy::Surge => false,
+            RolloutStrategy::Surge | RolloutStrategy::Canary => false,
             RolloutStrategy::TerminateFirst => true,
         },
         drain_seconds: spec.rollout.drain_seconds,
