@@ -13,6 +13,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 const POLL: Duration = Duration::from_millis(20);
+/// USER_HZ, which is 100 on every architecture that Rust and Kubernetes share.
+const TICKS_PER_SECOND: u64 = 100;
 
 /// One process, told apart from any later one with the same pid by its start time in clock ticks since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -69,10 +71,20 @@ impl ProcessIdentity {
         });
         kib.unwrap_or(0) * 1024
     }
+
+    /// Processor time used so far, user and system together; zero for a process that is gone.
+    pub fn cpu_time(self) -> Duration {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let stat = parse_stat(&text).filter(|stat| stat.start_ticks == self.start_ticks);
+        stat.map_or(Duration::ZERO, |stat| {
+            Duration::from_millis(stat.cpu_ticks * 1000 / TICKS_PER_SECOND)
+        })
+    }
 }
 
 struct Stat {
     state: char,
+    cpu_ticks: u64,
     start_ticks: u64,
 }
 
@@ -81,8 +93,14 @@ struct Stat {
 fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    let start_ticks = fields.nth(18)?.parse().ok()?;
-    Some(Stat { state, start_ticks })
+    let mut field = |skipped: usize| fields.nth(skipped)?.parse::<u64>().ok();
+    let cpu_ticks = field(10)? + field(0)?;
+    let start_ticks = field(6)?;
+    Some(Stat {
+        state,
+        cpu_ticks,
+        start_ticks,
+    })
 }
 
 /// Ends all of `processes`: SIGTERM, up to `grace` for them to go, then SIGKILL. Fails when one outlives that by 5 s.
@@ -224,7 +242,10 @@ mod tests {
     fn reads_the_start_time_after_a_command_name_with_spaces_and_parentheses() {
         let text = "42 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 987654 20 21";
         let stat = parse_stat(text).unwrap();
-        assert_eq!((stat.state, stat.start_ticks), ('S', 987_654));
+        assert_eq!(
+            (stat.state, stat.cpu_ticks, stat.start_ticks),
+            ('S', 11 + 12, 987_654)
+        );
     }
 
     #[test]

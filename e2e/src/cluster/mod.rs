@@ -88,6 +88,16 @@ impl Cluster {
         Kubectl::with_kubeconfig(self.paths.program("kubectl"), &self.paths.kubeconfig())
     }
 
+    /// A client with this cluster's administrator kubeconfig. Neither KUBECONFIG nor the user's current context is looked at.
+    pub async fn client(&self) -> Result<kube::Client> {
+        // One crypto provider a process; a second call finds the first one's, which is the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let kubeconfig = kube::config::Kubeconfig::read_from(self.paths.kubeconfig())?;
+        let options = kube::config::KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+        Ok(kube::Client::try_from(config)?)
+    }
+
     /// This cluster's own containerd.
     pub fn containerd(&self) -> Containerd {
         Containerd::at(self.paths.containerd_socket())
