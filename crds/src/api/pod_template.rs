@@ -23,11 +23,11 @@ pub struct PodTemplateOverlay {
     #[x_kube(
         validation = (
             "!has(self.containers) || self.containers.all(c, c.name != 'engine' || !(has(c.image) || has(c.command) || has(c.args)))",
-            "podTemplate may not set image, command or args of the container engine: they belong to the operator; add a sidecar under another name"
+            "podTemplate may not set image, command or args of the container engine: another server is named by engine.image, engine.command and engine.args, and a sidecar has another name"
         ),
         validation = (
-            "!has(self.initContainers) || self.initContainers.all(c, !(c.name in ['model', 'engine-binary']) || !(has(c.image) || has(c.command) || has(c.args)))",
-            "podTemplate may not set image, command or args of the init containers model and engine-binary: they belong to the operator"
+            "!has(self.initContainers) || self.initContainers.all(c, !(c.name in ['model', 'model-lock', 'engine-binary']) || !(has(c.image) || has(c.command) || has(c.args)))",
+            "podTemplate may not set image, command or args of the init containers model, model-lock and engine-binary: they belong to the operator"
         ),
         validation = (
             "!has(self.restartPolicy) || self.restartPolicy == 'Always'",

@@ -16,3 +16,4 @@ mod lifecycle;
 mod model_sources;
 mod refused_manifests;
 mod scaling;
+mod schema_bounds;
