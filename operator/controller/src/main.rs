@@ -26,7 +26,9 @@ async fn main() -> anyhow::Result<()> {
         bail!("a TLS provider is already installed");
     }
     let client = boot::client().await?;
-    boot::check_definition(&client, settings.watch_namespace.as_deref()).await?;
+    for namespace in settings.scopes() {
+        boot::check_definition(&client, namespace).await?;
+    }
     run(settings, client).await
 }
 

@@ -1,8 +1,10 @@
 //! Flags and environment.
 
-use clap::Parser;
+use clap::{ArgAction, Parser};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pagoda_crds::names;
-use std::net::SocketAddr;
+use pagoda_operator_core::quantity::parse_whole;
+use std::{collections::BTreeSet, net::SocketAddr};
 
 /// Runs InferenceServices: applies their pods, scales them and tells their status.
 #[derive(Clone, Debug, Parser)]
@@ -14,9 +16,29 @@ pub struct Settings {
     /// When nodes pull the engine's image: Always, IfNotPresent or Never
     #[arg(long, env = "ENGINE_IMAGE_PULL_POLICY", default_value = "IfNotPresent", value_parser = ["Always", "IfNotPresent", "Never"])]
     pub engine_image_pull_policy: String,
-    /// Only look after this namespace; by default after all
-    #[arg(long, env = "WATCH_NAMESPACE")]
-    pub watch_namespace: Option<String>,
+    /// Namespaces to look after, separated by commas; all when empty
+    #[arg(
+        long,
+        alias = "watch-namespace",
+        env = "WATCH_NAMESPACES",
+        value_delimiter = ','
+    )]
+    pub watch_namespaces: Vec<String>,
+    /// Watch Nodes, to say when none can ever hold a service's pods
+    #[arg(long, env = "WATCH_NODES", default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub watch_nodes: bool,
+    /// Directory of each node in which pods share fetched models; without it each pod fetches for itself
+    #[arg(long, env = "MODEL_CACHE_PATH", requires = "model_cache_bytes")]
+    pub model_cache_path: Option<String>,
+    /// Most bytes of that directory for each namespace and node, such as 200Gi
+    #[arg(long, env = "MODEL_CACHE_BYTES", requires = "model_cache_path", value_parser = bytes)]
+    pub model_cache_bytes: Option<u64>,
+    /// Where traces of reconciles go (OTLP over HTTP, such as http://collector:4318); nowhere by default
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    pub otlp_endpoint: Option<String>,
+    /// Seconds after which the API server ends a watch and it is begun anew
+    #[arg(long, env = "WATCH_SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=600), hide = true)]
+    pub watch_seconds: u32,
     /// Namespace of the operator and of the gateway
     #[arg(long, env = "POD_NAMESPACE", default_value = names::SYSTEM_NAMESPACE)]
     pub system_namespace: String,
@@ -41,6 +63,21 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Namespaces to look after; `None` alone for all.
+    pub fn scopes(&self) -> Vec<Option<&str>> {
+        let named: BTreeSet<&str> = self
+            .watch_namespaces
+            .iter()
+            .map(|n| n.trim())
+            .filter(|n| !n.is_empty())
+            .collect();
+        if named.is_empty() {
+            vec![None]
+        } else {
+            named.into_iter().map(Some).collect()
+        }
+    }
+
     /// Base address of the gateway inside the cluster.
     pub fn gateway_url(&self) -> String {
         format!(
@@ -48,4 +85,13 @@ impl Settings {
             self.gateway_service, self.system_namespace
         )
     }
+}
+
+/// A Kubernetes quantity in whole bytes.
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_whole(&Quantity(text.to_owned()))
+        .ok()
+        .and_then(|bytes| u64::try_from(bytes).ok())
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "must be a number of bytes above zero, such as 200Gi".to_owned())
 }

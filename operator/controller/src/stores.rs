@@ -111,7 +111,10 @@ pub fn watch(client: &Client, settings: &Settings) -> (Stores, Watches) {
         unread: Arc::new(watch_channel::Sender::new(0)),
         watches: Vec::new(),
     };
-    let namespace = settings.watch_namespace.as_deref();
+    let namespace = match settings.scopes()[..] {
+        [one] => one,
+        _ => None,
+    };
     let system = Some(settings.system_namespace.as_str());
     let stores = Stores {
         services: reader.read(namespace, &watcher::Config::default(), |service| {
