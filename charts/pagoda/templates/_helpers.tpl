@@ -11,6 +11,12 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
+{{- /* What tells the pods of a part from all others. Never a version: a selector cannot be changed by an upgrade. */}}
+{{- define "pagoda.selector" -}}
+app.kubernetes.io/name: {{ . }}
+app.kubernetes.io/part-of: pagoda
+{{- end }}
+
 {{- define "pagoda.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -22,4 +28,22 @@ seccompProfile: {type: RuntimeDefault}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "pagoda.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* Namespaces to look after, joined by commas; empty for all. operator.watchNamespace is the name that chart 0.1.0 gave to a single one. */}}
+{{- define "pagoda.watchNamespaces" -}}
+{{- $former := dig "watchNamespace" "" .Values.operator -}}
+{{- join "," (.Values.watchNamespaces | default (compact (list $former)) | uniq) -}}
 {{- end }}
