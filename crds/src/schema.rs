@@ -77,6 +77,7 @@ pub fn crd() -> CustomResourceDefinition {
         {
             let mut value = serde_json::to_value(&*schema).expect("a schema is JSON");
             finish(&mut value);
+            mark_unseen(&mut value);
             *schema = serde_json::from_value(value).expect("still a schema");
         }
     }
@@ -87,6 +88,12 @@ pub fn crd() -> CustomResourceDefinition {
 pub fn crd_yaml() -> String {
     let yaml = serde_yaml_ng::to_string(&crd()).expect("a CRD is YAML");
     format!("# Generated from Rust types by crdgen. Do not edit.\n{yaml}")
+}
+
+/// A service that no operator has looked at yet is of no generation. Without this mark it has no status at all, which kstatus,
+/// and Flux with it, takes for a service that is done.
+fn mark_unseen(schema: &mut Value) {
+    schema["properties"]["status"]["default"] = serde_json::json!({"observedGeneration": -1});
 }
 
 fn finish(schema: &mut Value) {
