@@ -32,6 +32,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 
+    /// Namespaces to watch, separated by commas; the whole cluster when empty
+    #[arg(long, env = "WATCH_NAMESPACES", value_delimiter = ',', value_name = "NAMESPACES", value_parser = namespace)]
+    pub watch_namespaces: Vec<String>,
+
     /// JSON file with models and pods, to run without a cluster: a list of objects with namespace, name, models and endpoints
     #[arg(long, value_name = "FILE", conflicts_with = "context")]
     pub static_routes: Option<PathBuf>,
@@ -101,6 +105,17 @@ pub struct Args {
     pub log: String,
 }
 
+/// A namespace's name, or nothing (an empty list has one empty element).
+fn namespace(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if name.len() <= 63 && name.bytes().all(allowed) {
+        Ok(name.to_owned())
+    } else {
+        Err("a namespace's name has at most 63 lower-case letters, digits and hyphens".into())
+    }
+}
+
 /// A body may take this many times its longest silence in all.
 const TOTAL_BODY_TIMEOUTS: u32 = 8;
 
@@ -146,5 +161,22 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    fn watched(argument: &str) -> Option<Vec<String>> {
+        let args = Args::try_parse_from(["pagoda-gateway", "--watch-namespaces", argument]).ok()?;
+        Some(args.watch_namespaces)
+    }
+
+    #[test]
+    fn namespaces_are_a_list_separated_by_commas_and_may_be_empty() {
+        let named = watched("team-a, team-b").expect("accepted");
+        assert_eq!(named, ["team-a", "team-b"]);
+        assert_eq!(
+            crate::watch::scopes(&watched("").expect("accepted")).len(),
+            1
+        );
+        assert_eq!(watched("team-a/../x"), None);
+        assert_eq!(watched("Team"), None);
     }
 }

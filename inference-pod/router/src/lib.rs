@@ -6,12 +6,14 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod attempt;
 pub mod body;
 pub mod budget;
 pub mod cli;
 pub mod core;
 pub mod directory;
 pub mod errors;
+pub mod gather;
 pub mod headers;
 pub mod lifecycle;
 pub mod metrics;

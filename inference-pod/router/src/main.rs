@@ -121,13 +121,17 @@ async fn follow_routes(
         return static_routes::load(path, directory).context("--static-routes");
     }
     let client = kube_client(args.context.clone()).await?;
+    let scopes = watch::scopes(&args.watch_namespaces);
+    tracing::info!(?scopes, "watching");
     tokio::spawn(watch::follow_services(
         client.clone(),
+        scopes.clone(),
         Arc::clone(directory),
         Arc::clone(metrics),
     ));
     tokio::spawn(watch::follow_endpoints(
         client,
+        scopes,
         Arc::clone(directory),
         Arc::clone(metrics),
     ));
@@ -135,7 +139,7 @@ async fn follow_routes(
 }
 
 async fn kube_client(context: Option<String>) -> anyhow::Result<kube::Client> {
-    let config = match context {
+    let mut config = match context {
         Some(context) => {
             let options = kube::config::KubeConfigOptions {
                 context: Some(context.clone()),
@@ -149,6 +153,7 @@ async fn kube_client(context: Option<String>) -> anyhow::Result<kube::Client> {
             "no cluster to watch: run in a pod, set KUBECONFIG, or give --static-routes",
         )?,
     };
+    watch::give_up_silent_connections(&mut config, watch::LONGEST_SILENCE);
     kube::Client::try_from(config).context("failed to make a client of the API server")
 }
 

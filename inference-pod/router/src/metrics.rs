@@ -43,6 +43,21 @@ struct ReasonLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RevisionLabels {
+    namespace: String,
+    service: String,
+    revision: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RevisionOutcomeLabels {
+    namespace: String,
+    service: String,
+    revision: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CodeOnly {
     code: &'static str,
 }
@@ -53,6 +68,7 @@ struct KindLabel {
 }
 
 type Histograms = Family<ServiceLabels, Histogram, fn() -> Histogram>;
+type RevisionHistograms = Family<RevisionLabels, Histogram, fn() -> Histogram>;
 
 /// Every metric of this process.
 #[derive(Debug)]
@@ -68,6 +84,8 @@ pub struct Metrics {
     first_byte: Histograms,
     duration: Histograms,
     hold: Histograms,
+    revision_requests: Family<RevisionOutcomeLabels, Counter>,
+    revision_ttft: RevisionHistograms,
     rejected: Family<CodeOnly, Counter>,
     watch_errors: Family<KindLabel, Counter>,
     /// Open client connections.
@@ -81,6 +99,14 @@ pub struct Metrics {
 fn seconds_buckets() -> Histogram {
     Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
         0.005, 1.8, 21,
+    ))
+}
+
+/// 5 ms to 66 s, each bound a fifth larger than the one before, so that medians that differ by a fifth
+/// fall into different buckets.
+fn ttft_buckets() -> Histogram {
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
+        0.005, 1.2, 53,
     ))
 }
 
@@ -102,6 +128,8 @@ impl Default for Metrics {
             first_byte: histograms(),
             duration: histograms(),
             hold: histograms(),
+            revision_requests: Family::default(),
+            revision_ttft: Family::new_with_constructor(ttft_buckets),
             rejected: Family::default(),
             watch_errors: Family::default(),
             open_connections: Gauge::default(),
@@ -129,6 +157,22 @@ impl Metrics {
             "ready_pods",
             "Pods that may be given requests",
             self.ready_pods.clone(),
+        );
+        // The same value: whether this gateway knows a service at all, and with how many pods.
+        registry.register(
+            "route_pods",
+            "Ready pods of each service that this gateway knows",
+            self.ready_pods.clone(),
+        );
+        registry.register(
+            "revision_requests",
+            "Attempts at pods of each revision while a canary runs; 4xx and clients that left count neither way",
+            self.revision_requests.clone(),
+        );
+        registry.register(
+            "revision_ttft_seconds",
+            "From passing a request on to a pod until the first byte of its answer, of each revision while a canary runs",
+            self.revision_ttft.clone(),
         );
         registry.register(
             "requests",
@@ -200,6 +244,26 @@ impl Metrics {
         self.watch_errors.get_or_create(&KindLabel { kind }).inc();
     }
 
+    /// The handles of one revision of a service. Its series exist from now on.
+    pub fn revision(self: &Arc<Self>, key: &ServiceKey, revision: &str) -> RevisionMetrics {
+        let labels = RevisionLabels {
+            namespace: key.namespace().into(),
+            service: key.name().into(),
+            revision: revision.into(),
+        };
+        let outcome = |outcome| {
+            self.revision_requests
+                .get_or_create_owned(&labels.with_outcome(outcome))
+        };
+        RevisionMetrics {
+            ok: outcome(OUTCOME_OK),
+            error: outcome(OUTCOME_ERROR),
+            ttft: self.revision_ttft.get_or_create_owned(&labels),
+            all: Arc::clone(self),
+            labels,
+        }
+    }
+
     /// The handles of one service. Its series exist from now on.
     pub fn service(self: &Arc<Self>, key: &ServiceKey) -> ServiceMetrics {
         let labels = ServiceLabels {
@@ -223,6 +287,45 @@ impl Metrics {
             all: Arc::clone(self),
             labels,
         }
+    }
+}
+
+const OUTCOME_OK: &str = "ok";
+const OUTCOME_ERROR: &str = "error";
+
+impl RevisionLabels {
+    fn with_outcome(&self, outcome: &'static str) -> RevisionOutcomeLabels {
+        RevisionOutcomeLabels {
+            namespace: self.namespace.clone(),
+            service: self.service.clone(),
+            revision: self.revision.clone(),
+            outcome,
+        }
+    }
+}
+
+/// One revision's handles, while a canary runs.
+#[derive(Debug)]
+pub struct RevisionMetrics {
+    /// Attempts that its pods answered.
+    pub ok: Counter,
+    /// Attempts that its pods failed.
+    pub error: Counter,
+    /// Seconds from passing a request on to the first byte.
+    pub ttft: Histogram,
+    all: Arc<Metrics>,
+    labels: RevisionLabels,
+}
+
+impl RevisionMetrics {
+    /// Ends the revision's series; handles still held count for nobody from now on.
+    pub fn forget(&self) {
+        for outcome in [OUTCOME_OK, OUTCOME_ERROR] {
+            self.all
+                .revision_requests
+                .remove(&self.labels.with_outcome(outcome));
+        }
+        self.all.revision_ttft.remove(&self.labels);
     }
 }
 
@@ -252,6 +355,12 @@ pub struct ServiceMetrics {
 const RETRY_REASONS: [&str; 3] = ["connect", "refused", "broken"];
 
 impl ServiceMetrics {
+    /// The handles of a revision of this service.
+    pub fn revision(&self, revision: &str) -> RevisionMetrics {
+        let key = ServiceKey::new(&self.labels.namespace, &self.labels.service);
+        self.all.revision(&key, revision)
+    }
+
     /// Counts a finished request.
     pub fn count_code(&self, code: u16) {
         if code == 200 {
@@ -349,6 +458,7 @@ mod tests {
         let text = metrics.encode().expect("encodes");
         for line in [
             r#"pagoda_gateway_held_requests{namespace="team",service="chat"} 0"#,
+            r#"pagoda_gateway_route_pods{namespace="team",service="chat"} 0"#,
             r#"pagoda_gateway_in_flight_requests{namespace="team",service="chat"} 0"#,
             r#"pagoda_gateway_requests_total{namespace="team",service="chat",code="200"} 0"#,
             r#"pagoda_gateway_requests_total{namespace="team",service="chat",code="503"} 1"#,

@@ -8,9 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
@@ -19,8 +18,10 @@ use crate::body::{self, BodyError, ReadBody, ReadLimits};
 use crate::budget::ByteBudget;
 use crate::core::request_model::request_model;
 use crate::core::retry::{Attempts, Failure, Next};
+use crate::core::traffic;
 use crate::directory::Directory;
 use crate::errors::ApiError;
+use crate::gather::gather;
 use crate::headers;
 use crate::metrics::Metrics;
 use crate::models;
@@ -199,11 +200,13 @@ impl Gateway {
         let PodAnswer {
             mut head,
             body,
-            placed,
+            mut placed,
         } = answer;
         let event_stream = is_event_stream(&head.headers);
         record.answered_by(Arc::clone(&placed.pod.label), head.status);
         headers::to_client(&mut head.headers, id, event_stream);
+        // A pod's HTTP/1.0 is its own connection's: the client's may keep alive and take chunks.
+        head.version = Version::HTTP_11;
         if self.config.name_pod
             && let Ok(pod) = HeaderValue::from_str(&placed.pod.label)
         {
@@ -211,6 +214,7 @@ impl Gateway {
         }
         let body = match body {
             PodBody::Whole(bytes) => {
+                placed.attempt.completed();
                 record.sent(bytes.len());
                 record.completed();
                 GatewayBody::full(bytes)
@@ -286,6 +290,8 @@ struct Forward<'a> {
     tried: Vec<Arc<Pod>>,
     deadline: Instant,
     hold_timeout: Duration,
+    /// Decides which revision it goes to, for all of its attempts.
+    point: u32,
 }
 
 impl<'a> Forward<'a> {
@@ -308,13 +314,14 @@ impl<'a> Forward<'a> {
             tried: Vec::new(),
             deadline: Instant::now() + hold_timeout,
             hold_timeout,
+            point: rand::random_range(0..traffic::POINTS),
         }
     }
 
     async fn run(mut self) -> Result<PodAnswer, ApiError> {
         loop {
             let wave = self.admit().await?;
-            let Some(placed) = self.service.place(&self.tried) else {
+            let Some(placed) = self.service.place(&self.tried, self.point) else {
                 // The pods that had not failed it have gone since: those that had are better than none.
                 self.tried.clear();
                 tokio::task::yield_now().await;
@@ -341,46 +348,34 @@ impl<'a> Forward<'a> {
         admitted.map_err(|end| self.hold_error(end))
     }
 
-    async fn attempt(&self, placed: Placed) -> Result<PodAnswer, (Arc<Pod>, AttemptError)> {
+    async fn attempt(&self, mut placed: Placed) -> Result<PodAnswer, (Arc<Pod>, AttemptError)> {
+        match self.ask(&mut placed).await {
+            Ok((head, body)) => Ok(PodAnswer { head, body, placed }),
+            Err(error) => {
+                placed.attempt.failed();
+                Err((Arc::clone(&placed.pod), error))
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        placed: &mut Placed,
+    ) -> Result<(http::response::Parts, PodBody), AttemptError> {
         let upstream = &self.gateway.upstream;
-        let pod = Arc::clone(&placed.pod);
-        let response = match upstream.send(&pod, &self.request).await {
-            Ok(response) => response,
-            Err(error) => return Err((pod, error)),
-        };
+        let response = upstream.send(&placed.pod, &self.request).await?;
         let (head, incoming) = response.into_parts();
+        placed.attempt.answered(head.status);
         let small = incoming
             .size_hint()
             .exact()
             .is_some_and(|bytes| bytes <= GATHERED_BYTES);
         if !small || is_event_stream(&head.headers) {
-            return Ok(PodAnswer {
-                head,
-                body: PodBody::Coming(incoming),
-                placed,
-            });
+            return Ok((head, PodBody::Coming(incoming)));
         }
-        match tokio::time::timeout(self.gateway.config.stall_timeout, incoming.collect()).await {
-            Ok(Ok(whole)) => Ok(PodAnswer {
-                head,
-                body: PodBody::Whole(whole.to_bytes()),
-                placed,
-            }),
-            Ok(Err(error)) => Err((
-                pod,
-                AttemptError {
-                    failure: Failure::Broken,
-                    detail: error.to_string(),
-                },
-            )),
-            Err(_) => Err((
-                pod,
-                AttemptError {
-                    failure: Failure::TimedOut,
-                    detail: "the answer stopped in its middle".into(),
-                },
-            )),
-        }
+        let timeout = self.gateway.config.stall_timeout;
+        let whole = gather(incoming, &mut placed.attempt, timeout).await?;
+        Ok((head, PodBody::Whole(whole)))
     }
 
     async fn after_failure(&mut self, pod: Arc<Pod>, error: &AttemptError) -> Result<(), ApiError> {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use crate::access_log::RequestRecord;
 use crate::errors::ApiError;
 use crate::service::Placed;
-use crate::sse::WholeEvents;
+use crate::sse::{WholeEvents, has_event_data};
 
 /// A pod broke a response off that cannot carry an error.
 #[derive(Debug, Error)]
@@ -127,6 +127,7 @@ impl Relay {
                         None => data,
                     };
                     if !data.is_empty() {
+                        self.note_first_byte(&data);
                         self.record.sent(data.len());
                         return Poll::Ready(Some(Ok(data)));
                     }
@@ -136,9 +137,18 @@ impl Relay {
         Poll::Ready(None)
     }
 
+    /// Comments that only keep an event stream alive are no answer yet.
+    fn note_first_byte(&mut self, data: &[u8]) {
+        let attempt = &mut self.placed.attempt;
+        if attempt.awaits_first_byte() && (self.events.is_none() || has_event_data(data)) {
+            attempt.first_byte();
+        }
+    }
+
     fn end(&mut self) -> Option<Result<Bytes, BrokenOff>> {
         self.ended = true;
         self.record.completed();
+        self.placed.attempt.completed();
         let rest = self
             .events
             .as_mut()
@@ -150,6 +160,7 @@ impl Relay {
 
     fn break_off(&mut self, stalled: bool) -> Result<Bytes, BrokenOff> {
         self.ended = true;
+        self.placed.attempt.failed();
         let error = self.error(stalled);
         self.record.cut(&error);
         let Some(events) = &mut self.events else {

@@ -14,10 +14,12 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
+use crate::attempt::Attempt;
 use crate::core::choose::{PodView, RequestView};
 use crate::core::hold::{HoldQueue, Limits, Refusal, Ticket, releasable};
 use crate::core::routes::{Endpoint, ServiceKey, Settings};
-use crate::metrics::{Metrics, ServiceMetrics};
+use crate::core::traffic::{self, Share, Traffic};
+use crate::metrics::{Metrics, RevisionMetrics, ServiceMetrics};
 
 /// One pod and its load.
 #[derive(Debug)]
@@ -65,6 +67,37 @@ impl PodView for Arc<Pod> {
 struct State {
     settings: Settings,
     pods: Vec<Arc<Pod>>,
+    /// Of each pod the share of the traffic that it belongs to.
+    groups: Vec<Option<usize>>,
+    /// Of each share its metrics.
+    revisions: Vec<Arc<RevisionMetrics>>,
+}
+
+impl State {
+    fn new(settings: Settings, pods: Vec<Arc<Pod>>, revisions: Vec<Arc<RevisionMetrics>>) -> Self {
+        let traffic = &settings.traffic;
+        let groups = pods
+            .iter()
+            .map(|pod| traffic.share_of(&pod.endpoint.pod_name));
+        Self {
+            groups: groups.collect(),
+            settings,
+            pods,
+            revisions,
+        }
+    }
+
+    fn choose(&self, tried: &[usize], point: u32, now: Duration) -> Option<usize> {
+        let (policy, rng) = (self.settings.policy, &mut rand::rng());
+        let traffic = &self.settings.traffic;
+        if traffic.shares().is_empty() {
+            return policy.choose(RequestView { tried }, &self.pods, now, rng);
+        }
+        let candidates = traffic::candidates(&self.groups, traffic.drawn(point), tried);
+        let pods: Vec<_> = candidates.iter().map(|index| &self.pods[*index]).collect();
+        let chosen = policy.choose(RequestView::default(), &pods, now, rng)?;
+        Some(candidates[chosen])
+    }
 }
 
 /// Why a service takes no more requests.
@@ -109,17 +142,16 @@ impl Service {
     /// A service without pods.
     pub fn new(
         key: ServiceKey,
-        settings: Settings,
+        mut settings: Settings,
         hold_max_bytes: usize,
         metrics: &Arc<Metrics>,
     ) -> Arc<Self> {
+        // The first update brings pods, and with them revisions that share the traffic.
+        settings.traffic = Traffic::default();
         Arc::new(Self {
             metrics: metrics.service(&key),
             key,
-            state: ArcSwap::from_pointee(State {
-                settings,
-                pods: Vec::new(),
-            }),
+            state: ArcSwap::from_pointee(State::new(settings, Vec::new(), Vec::new())),
             pods_changed: watch::Sender::new(()),
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
@@ -144,9 +176,34 @@ impl Service {
         let pods: Vec<_> = endpoints.into_iter().map(pod).collect();
         self.metrics.ready_pods.set(pods.len() as i64);
         self.forget_pods_that_left(&before.pods, &pods);
-        self.state.store(Arc::new(State { settings, pods }));
+        let revisions = self.revisions_of(&settings.traffic, &before);
+        self.state
+            .store(Arc::new(State::new(settings, pods, revisions)));
         self.pods_changed.send_replace(());
         self.pump();
+    }
+
+    /// The metrics of the revisions that share the traffic: those that stay count on, those that do not end.
+    fn revisions_of(&self, traffic: &Traffic, before: &State) -> Vec<Arc<RevisionMetrics>> {
+        let shares = traffic.shares();
+        let known = before
+            .settings
+            .traffic
+            .shares()
+            .iter()
+            .zip(&before.revisions);
+        let stays = |revision: &str| shares.iter().any(|share| &*share.revision == revision);
+        for (_, gone) in known.clone().filter(|(share, _)| !stays(&share.revision)) {
+            gone.forget();
+        }
+        let metrics = |share: &Share| {
+            let same = |known: &(&Share, &Arc<RevisionMetrics>)| known.0.revision == share.revision;
+            match known.clone().find(same) {
+                Some((_, metrics)) => Arc::clone(metrics),
+                None => Arc::new(self.metrics.revision(&share.revision)),
+            }
+        };
+        shares.iter().map(metrics).collect()
     }
 
     fn forget_pods_that_left(&self, before: &[Arc<Pod>], now: &[Arc<Pod>]) {
@@ -182,18 +239,14 @@ impl Service {
         self.state.load().settings.hold_timeout
     }
 
-    /// Chooses a pod that is not among `tried` and counts the request there.
-    pub fn place(self: &Arc<Self>, tried: &[Arc<Pod>]) -> Option<Placed> {
+    /// Chooses a pod that is not among `tried` and counts the request there. `point`, of
+    /// [`traffic::POINTS`], is the request's own and decides which revision it goes to during a canary.
+    pub fn place(self: &Arc<Self>, tried: &[Arc<Pod>], point: u32) -> Option<Placed> {
         let state = self.state.load();
         let tried = tried_indices(&state.pods, tried);
-        let request = RequestView { tried: &tried };
-        let chosen = state.settings.policy.choose(
-            request,
-            &state.pods,
-            self.started.elapsed(),
-            &mut rand::rng(),
-        )?;
-        Some(Placed::new(self, &state.pods[chosen]))
+        let chosen = state.choose(&tried, point, self.started.elapsed())?;
+        let revision = state.groups[chosen].and_then(|share| state.revisions.get(share));
+        Some(Placed::new(self, &state.pods[chosen], revision.cloned()))
     }
 
     /// Waits until a pod can take a request of `bytes`: at once when there is one and nobody waits already.
@@ -313,16 +366,19 @@ pub struct Placed {
     service: Arc<Service>,
     /// The pod.
     pub pod: Arc<Pod>,
+    /// What this attempt says about the pod's revision.
+    pub attempt: Attempt,
 }
 
 impl Placed {
-    fn new(service: &Arc<Service>, pod: &Arc<Pod>) -> Self {
+    fn new(service: &Arc<Service>, pod: &Arc<Pod>, revision: Option<Arc<RevisionMetrics>>) -> Self {
         pod.in_flight.fetch_add(1, Ordering::Relaxed);
         pod.chosen.inc();
         service.metrics.in_flight.inc();
         Self {
             service: Arc::clone(service),
             pod: Arc::clone(pod),
+            attempt: Attempt::begin(revision),
         }
     }
 

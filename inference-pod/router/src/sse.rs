@@ -77,6 +77,13 @@ fn last_event_end(bytes: &[u8], from: usize) -> usize {
     0
 }
 
+/// Whether a line of `events` carries data.
+pub fn has_event_data(events: &[u8]) -> bool {
+    events
+        .split(|byte| matches!(byte, b'\n' | b'\r'))
+        .any(|line| line.starts_with(b"data:"))
+}
+
 fn ends_event(bytes: &[u8]) -> bool {
     bytes.ends_with(b"\n\n") || bytes.ends_with(b"\n\r\n") || bytes.ends_with(b"\r\r")
 }
@@ -108,6 +115,15 @@ mod tests {
             assert_eq!(push(&mut events, text), text);
         }
         assert_eq!(events.abandon(), b"");
+    }
+
+    #[test]
+    fn comments_and_other_fields_are_no_data() {
+        assert!(
+            has_event_data(b"data: x\n\n")
+                && has_event_data(b": ping\n\nevent: a\r\ndata:x\r\n\r\n")
+        );
+        assert!(!has_event_data(b": data: x\n\n") && !has_event_data(b"event: data:\n\n"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Follows the cluster: InferenceServices and the EndpointSlices of their pods.
+//! Follows the cluster, or some of its namespaces: InferenceServices and the EndpointSlices of their pods.
 //!
 //! # Guarantees
 //! - What has been learnt stays in force while the API server is away; what changed meanwhile is
@@ -9,69 +9,159 @@
 //! Endpoints are believed as Kubernetes reports them, which is late for a pod that died; the data path
 //! therefore tries other pods on its own.
 
+mod records;
+
 use std::collections::HashSet;
 use std::fmt::Debug;
-use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
+use futures::future::join_all;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::Api;
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource, ResourceExt};
-use pagoda_crds::InferenceService;
-use pagoda_crds::api::RoutingPolicy;
-use pagoda_crds::names::{LABEL_SERVICE, PORT_HTTP};
+use pagoda_crds::names::LABEL_SERVICE;
 use serde::de::DeserializeOwned;
 
-use crate::core::choose::Policy;
-use crate::core::routes::{Endpoint, Routes, ServiceKey, ServiceRecord, Settings, SliceRecord};
+pub use self::records::{RoutedService, service_record, slice_record};
+use crate::core::routes::{Routes, Scope, ServiceKey};
 use crate::directory::Directory;
 use crate::metrics::Metrics;
 
-/// A watch is begun anew this often, so that a connection that died silently is noticed.
+/// The API server ends each watch after this time, so a connection silent for much longer has died.
 const WATCH_SECONDS: u32 = 60;
 
-/// Follows InferenceServices for ever.
-pub async fn follow_services(client: Client, directory: Arc<Directory>, metrics: Arc<Metrics>) {
-    let mut seen = HashSet::new();
-    let api = Api::all(client);
-    follow(
-        api,
-        watcher::Config::default(),
-        "InferenceService",
-        &metrics,
-        |event: Event<DeserializeGuard<InferenceService>>| {
-            directory.update(|routes| take_service(routes, &mut seen, &event));
-            if matches!(event, Event::InitDone) {
-                directory.services_known();
-            }
-        },
-    )
-    .await;
+/// A connection to the API server on which nothing has come for so long is given up: one whose other
+/// side vanished, or that was accepted and is never served, must not keep a gateway from learning.
+pub const LONGEST_SILENCE: Duration = Duration::from_secs(90);
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Makes connections to the API server end when nothing comes for `silence`.
+pub fn give_up_silent_connections(config: &mut kube::Config, silence: Duration) {
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(silence);
+    // Counted from the request, not from when a kept connection was last used.
+    config.reset_reader_on_write = true;
 }
 
-/// Follows the EndpointSlices of InferenceServices for ever.
-pub async fn follow_endpoints(client: Client, directory: Arc<Directory>, metrics: Arc<Metrics>) {
-    let mut seen = HashSet::new();
-    let config = watcher::Config::default().labels(LABEL_SERVICE);
-    follow(
-        Api::all(client),
-        config,
-        "EndpointSlice",
-        &metrics,
-        |event: Event<EndpointSlice>| {
-            directory.update(|routes| take_slice(routes, &mut seen, &event));
-            if matches!(event, Event::InitDone) {
+/// What is watched: the whole cluster, or each of these namespaces by itself.
+pub fn scopes(namespaces: &[String]) -> Vec<Scope> {
+    let mut named: Vec<_> = namespaces
+        .iter()
+        .filter(|name| !name.is_empty())
+        .cloned()
+        .collect();
+    named.sort();
+    named.dedup();
+    if named.is_empty() {
+        vec![Scope::Cluster]
+    } else {
+        named.into_iter().map(Scope::Namespace).collect()
+    }
+}
+
+/// Follows the InferenceServices of all `scopes` for ever.
+pub async fn follow_services(
+    client: Client,
+    scopes: Vec<Scope>,
+    directory: Arc<Directory>,
+    metrics: Arc<Metrics>,
+) {
+    let lists = Lists::of(&scopes);
+    let follow_one = async |scope: &Scope| {
+        let (mut seen, mut list) = (HashSet::new(), lists.one());
+        let take = |event: Event<DeserializeGuard<RoutedService>>| {
+            directory.update(|routes| take_service(routes, scope, &mut seen, &event));
+            if matches!(event, Event::InitDone) && list.is_the_last() {
+                directory.services_known();
+            }
+        };
+        let api = api(client.clone(), scope);
+        follow(
+            api,
+            watcher::Config::default(),
+            "InferenceService",
+            &metrics,
+            take,
+        )
+        .await;
+    };
+    join_all(scopes.iter().map(follow_one)).await;
+}
+
+/// Follows the EndpointSlices of the InferenceServices of all `scopes` for ever.
+pub async fn follow_endpoints(
+    client: Client,
+    scopes: Vec<Scope>,
+    directory: Arc<Directory>,
+    metrics: Arc<Metrics>,
+) {
+    let lists = Lists::of(&scopes);
+    let follow_one = async |scope: &Scope| {
+        let (mut seen, mut list) = (HashSet::new(), lists.one());
+        let take = |event: Event<EndpointSlice>| {
+            directory.update(|routes| take_slice(routes, scope, &mut seen, &event));
+            if matches!(event, Event::InitDone) && list.is_the_last() {
                 directory.endpoints_known();
             }
-        },
-    )
-    .await;
+        };
+        let api = api(client.clone(), scope);
+        let config = watcher::Config::default().labels(LABEL_SERVICE);
+        follow(api, config, "EndpointSlice", &metrics, take).await;
+    };
+    join_all(scopes.iter().map(follow_one)).await;
+}
+
+fn api<K>(client: Client, scope: &Scope) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    match scope {
+        Scope::Cluster => Api::all(client),
+        Scope::Namespace(namespace) => Api::namespaced(client, namespace),
+    }
+}
+
+/// First listings that have not ended yet.
+struct Lists {
+    outstanding: AtomicUsize,
+}
+
+/// One of them, which may be repeated.
+struct List<'a> {
+    of: &'a Lists,
+    ended: bool,
+}
+
+impl Lists {
+    fn of(scopes: &[Scope]) -> Self {
+        Self {
+            outstanding: AtomicUsize::new(scopes.len()),
+        }
+    }
+
+    fn one(&self) -> List<'_> {
+        List {
+            of: self,
+            ended: false,
+        }
+    }
+}
+
+impl List<'_> {
+    /// Notes that it has ended; true if it was the last one to end for the first time.
+    fn is_the_last(&mut self) -> bool {
+        !std::mem::replace(&mut self.ended, true)
+            && self.of.outstanding.fetch_sub(1, Ordering::AcqRel) == 1
+    }
 }
 
 async fn follow<K>(
@@ -155,15 +245,16 @@ fn key_of(object: &impl ResourceExt) -> ServiceKey {
 
 fn take_service(
     routes: &mut Routes,
+    scope: &Scope,
     seen: &mut HashSet<ServiceKey>,
-    event: &Event<DeserializeGuard<InferenceService>>,
+    event: &Event<DeserializeGuard<RoutedService>>,
 ) -> Vec<ServiceKey> {
     match event {
         Event::Init => {
             seen.clear();
             Vec::new()
         }
-        Event::InitDone => routes.retain_services(&std::mem::take(seen)),
+        Event::InitDone => routes.retain_services(scope, &std::mem::take(seen)),
         Event::Delete(object) => routes.remove_service(&key_of(object)),
         Event::InitApply(object) | Event::Apply(object) => {
             seen.insert(key_of(object));
@@ -172,10 +263,7 @@ fn take_service(
     }
 }
 
-fn apply_service(
-    routes: &mut Routes,
-    object: &DeserializeGuard<InferenceService>,
-) -> Vec<ServiceKey> {
+fn apply_service(routes: &mut Routes, object: &DeserializeGuard<RoutedService>) -> Vec<ServiceKey> {
     match &object.0 {
         Err(error) => {
             tracing::warn!(service = %key_of(object), %error, "an InferenceService cannot be read; its last readable form stays");
@@ -191,6 +279,7 @@ fn apply_service(
 
 fn take_slice(
     routes: &mut Routes,
+    scope: &Scope,
     seen: &mut HashSet<ServiceKey>,
     event: &Event<EndpointSlice>,
 ) -> Vec<ServiceKey> {
@@ -199,7 +288,7 @@ fn take_slice(
             seen.clear();
             Vec::new()
         }
-        Event::InitDone => routes.retain_slices(&std::mem::take(seen)),
+        Event::InitDone => routes.retain_slices(scope, &std::mem::take(seen)),
         Event::Delete(slice) => routes.remove_slice(&key_of(slice)),
         Event::InitApply(slice) | Event::Apply(slice) => {
             seen.insert(key_of(slice));
@@ -209,82 +298,6 @@ fn take_slice(
             }
         }
     }
-}
-
-/// What routing needs of an InferenceService.
-pub fn service_record(service: &InferenceService) -> ServiceRecord {
-    let spec = &service.spec;
-    let names = if spec.model.names.is_empty() {
-        vec![service.name_any()]
-    } else {
-        spec.model.names.clone()
-    };
-    let settings = Settings {
-        policy: match spec.routing.policy {
-            RoutingPolicy::TwoChoices => Policy::TwoChoices,
-        },
-        hold_max_requests: spec.routing.hold.max_requests as usize,
-        hold_timeout: Duration::from_secs(spec.routing.hold.timeout_seconds.into()),
-        pod_capacity: spec.engine.max_sequences as usize,
-    };
-    let created_seconds = service
-        .metadata
-        .creation_timestamp
-        .as_ref()
-        .map_or(0, |time| time.0.as_second());
-    ServiceRecord {
-        key: key_of(service),
-        created_seconds,
-        names,
-        settings,
-    }
-}
-
-/// What routing needs of an EndpointSlice; `None` if it belongs to no InferenceService or has no addresses.
-pub fn slice_record(slice: &EndpointSlice) -> Option<SliceRecord> {
-    let namespace = slice.namespace()?;
-    let service = slice.labels().get(LABEL_SERVICE)?;
-    let port = http_port(slice)?;
-    let usable = slice
-        .endpoints
-        .iter()
-        .filter(|endpoint| takes_requests(endpoint));
-    let ready = usable
-        .filter_map(|endpoint| endpoint_record(endpoint, port))
-        .collect();
-    Some(SliceRecord {
-        slice: key_of(slice),
-        service: ServiceKey::new(&namespace, service),
-        ready,
-    })
-}
-
-fn http_port(slice: &EndpointSlice) -> Option<u16> {
-    let ports = slice.ports.as_deref().unwrap_or_default();
-    let named = ports
-        .iter()
-        .find(|port| port.name.as_deref() == Some(PORT_HTTP));
-    named
-        .or(ports.first())?
-        .port
-        .and_then(|port| u16::try_from(port).ok())
-}
-
-/// Absent means ready (the API's own words), and a terminating pod takes no new requests even where its
-/// Service publishes addresses that are not ready.
-fn takes_requests(endpoint: &SliceEndpoint) -> bool {
-    let conditions = endpoint.conditions.clone().unwrap_or_default();
-    conditions.ready.unwrap_or(true) && !conditions.terminating.unwrap_or(false)
-}
-
-fn endpoint_record(endpoint: &SliceEndpoint, port: u16) -> Option<Endpoint> {
-    let address: IpAddr = endpoint.addresses.first()?.parse().ok()?;
-    let pod = endpoint.target_ref.clone().unwrap_or_default();
-    Some(Endpoint {
-        address: (address, port).into(),
-        pod_uid: pod.uid.unwrap_or_default(),
-        pod_name: pod.name.unwrap_or_default(),
-    })
 }
 
 #[cfg(test)]

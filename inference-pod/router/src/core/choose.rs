@@ -15,6 +15,12 @@ pub trait PodView {
     fn in_flight(&self) -> usize;
 }
 
+impl<P: PodView> PodView for &P {
+    fn in_flight(&self) -> usize {
+        (**self).in_flight()
+    }
+}
+
 /// A request as a policy sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestView<'a> {

@@ -5,3 +5,4 @@ pub mod hold;
 pub mod request_model;
 pub mod retry;
 pub mod routes;
+pub mod traffic;

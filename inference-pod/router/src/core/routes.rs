@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::choose::Policy;
+use super::traffic::Traffic;
 
 /// A service's identity: `namespace/name`. Cloning it is cheap.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,6 +63,25 @@ impl fmt::Debug for ServiceKey {
     }
 }
 
+/// What one listing speaks of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The whole cluster.
+    Cluster,
+    /// One namespace.
+    Namespace(String),
+}
+
+impl Scope {
+    /// Whether an object's key lies in it.
+    pub fn contains(&self, key: &ServiceKey) -> bool {
+        match self {
+            Self::Cluster => true,
+            Self::Namespace(namespace) => key.namespace() == namespace,
+        }
+    }
+}
+
 /// How a service wants its requests handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -73,6 +93,8 @@ pub struct Settings {
     pub hold_timeout: Duration,
     /// Requests one pod computes at once; held requests are let go in waves of this many a ready pod.
     pub pod_capacity: usize,
+    /// How requests are shared out among revisions.
+    pub traffic: Traffic,
 }
 
 impl Default for Settings {
@@ -82,6 +104,7 @@ impl Default for Settings {
             hold_max_requests: 1000,
             hold_timeout: Duration::from_mins(2),
             pod_capacity: 64,
+            traffic: Traffic::default(),
         }
     }
 }
@@ -171,12 +194,16 @@ impl Routes {
             .collect()
     }
 
-    /// Removes every service that is not in `seen`: what a finished listing says.
-    pub fn retain_services(&mut self, seen: &HashSet<ServiceKey>) -> Vec<ServiceKey> {
+    /// Removes every service of `scope` that is not in `seen`: what a finished listing says.
+    pub fn retain_services(
+        &mut self,
+        scope: &Scope,
+        seen: &HashSet<ServiceKey>,
+    ) -> Vec<ServiceKey> {
         let gone: Vec<_> = self
             .services
             .keys()
-            .filter(|key| !seen.contains(*key))
+            .filter(|key| scope.contains(key) && !seen.contains(*key))
             .cloned()
             .collect();
         gone.iter()
@@ -211,12 +238,12 @@ impl Routes {
         vec![gone.service]
     }
 
-    /// Removes every slice that is not in `seen`.
-    pub fn retain_slices(&mut self, seen: &HashSet<ServiceKey>) -> Vec<ServiceKey> {
+    /// Removes every slice of `scope` that is not in `seen`.
+    pub fn retain_slices(&mut self, scope: &Scope, seen: &HashSet<ServiceKey>) -> Vec<ServiceKey> {
         let gone: Vec<_> = self
             .slices
             .keys()
-            .filter(|key| !seen.contains(*key))
+            .filter(|key| scope.contains(key) && !seen.contains(*key))
             .cloned()
             .collect();
         gone.iter().flat_map(|key| self.remove_slice(key)).collect()

@@ -50,7 +50,7 @@ async fn admit_and_place(service: &Arc<Service>) -> Placed {
         .admit(1, Instant::now() + SOON)
         .await
         .expect("admitted");
-    let placed = service.place(&[]).expect("a pod is ready");
+    let placed = service.place(&[], 0).expect("a pod is ready");
     drop(wave);
     placed
 }
@@ -223,8 +223,8 @@ async fn whoever_waits_learns_that_the_service_is_gone() {
 async fn waiting_for_another_pod_ends_when_one_comes() {
     let service = service();
     service.update(settings(), endpoints(&[1]));
-    let tried = [service.place(&[]).expect("ready").pod.clone()];
-    assert!(service.place(&tried).is_none());
+    let tried = [service.place(&[], 0).expect("ready").pod.clone()];
+    assert!(service.place(&tried, 0).is_none());
     let ((), waited) = tokio::join!(
         async {
             tokio::task::yield_now().await;
@@ -234,7 +234,7 @@ async fn waiting_for_another_pod_ends_when_one_comes() {
         service.wait_for_other_pod(1, Duration::from_hours(1), &tried)
     );
     assert_eq!(waited, Ok(()));
-    assert_eq!(&*service.place(&tried).expect("ready").pod.label, "p2");
+    assert_eq!(&*service.place(&tried, 0).expect("ready").pod.label, "p2");
 }
 
 #[tokio::test]
@@ -248,4 +248,102 @@ async fn a_pod_that_stays_keeps_its_load_and_an_address_reused_by_another_pod_do
     reused[0].pod_uid = "another".into();
     service.update(settings(), reused);
     assert_eq!(loads(&service), [0]);
+}
+
+fn canary(percents: &[(&str, u32)]) -> Settings {
+    let share = |(revision, percent): &(&str, u32)| Share {
+        revision: (*revision).into(),
+        pod_prefix: format!("chat-{revision}-"),
+        percent: *percent,
+    };
+    Settings {
+        traffic: Traffic::new(percents.iter().map(share).collect()).expect("valid"),
+        ..settings()
+    }
+}
+
+fn pods_of(revision: &str, ports: &[u16]) -> Vec<Endpoint> {
+    let mut endpoints = endpoints(ports);
+    for endpoint in &mut endpoints {
+        endpoint.pod_name = format!("chat-{revision}-{}", endpoint.address.port());
+    }
+    endpoints
+}
+
+/// How many of all points go to pods of the new revision, none of them being kept busy.
+fn points_to_new(service: &Arc<Service>, tried: &[Arc<Pod>]) -> usize {
+    (0..traffic::POINTS)
+        .filter(|point| {
+            let placed = service.place(tried, *point).expect("a pod is ready");
+            placed.pod.label.contains("-new-")
+        })
+        .count()
+}
+
+#[tokio::test]
+async fn a_canary_gets_exactly_its_percent_however_many_pods_each_side_has() {
+    let service = service();
+    for (old, new, percent) in [
+        (1u16, 1u16, 20),
+        (9, 1, 50),
+        (1, 9, 5),
+        (3, 2, 0),
+        (3, 2, 100),
+    ] {
+        let ports: Vec<u16> = (1..=old + new).collect();
+        let (old, new) = ports.split_at(old.into());
+        let ready = [pods_of("old", old), pods_of("new", new)].concat();
+        service.update(canary(&[("old", 100 - percent), ("new", percent)]), ready);
+        assert_eq!(points_to_new(&service, &[]), percent as usize);
+    }
+}
+
+#[tokio::test]
+async fn a_revision_without_pods_that_can_be_tried_leaves_its_share_to_the_others() {
+    let service = service();
+    let settings = canary(&[("old", 80), ("new", 20)]);
+    service.update(settings.clone(), pods_of("old", &[1, 2]));
+    assert_eq!(points_to_new(&service, &[]), 0);
+    service.update(settings.clone(), pods_of("new", &[3]));
+    assert_eq!(points_to_new(&service, &[]), 100);
+    let both = [pods_of("old", &[1, 2]), pods_of("new", &[3])].concat();
+    service.update(settings, both);
+    let pod = |point| service.place(&[], point).expect("ready").pod.clone();
+    let new = pod(99);
+    assert_eq!(points_to_new(&service, std::slice::from_ref(&new)), 0);
+    let old: Vec<_> = service.state.load().pods[..2].to_vec();
+    assert_eq!(
+        points_to_new(&service, &old[..1]),
+        20,
+        "one old pod is left"
+    );
+    assert_eq!(points_to_new(&service, &old), 100);
+    assert!(service.place(&[old, vec![new]].concat(), 0).is_none());
+}
+
+#[tokio::test]
+async fn a_rest_that_no_share_speaks_of_goes_to_the_pods_of_no_share() {
+    let service = service();
+    let ready = [pods_of("old", &[1, 2]), pods_of("new", &[3])].concat();
+    service.update(canary(&[("new", 30)]), ready);
+    assert_eq!(points_to_new(&service, &[]), 30);
+}
+
+#[tokio::test]
+async fn a_revisions_series_last_over_the_steps_and_end_with_the_canary() {
+    let metrics = Arc::new(Metrics::default());
+    let service = Service::new(ServiceKey::new("ns", "chat"), settings(), 1000, &metrics);
+    let ready = [pods_of("old", &[1]), pods_of("new", &[2])].concat();
+    let series = |text: &str| metrics.encode().expect("encodes").contains(text);
+    service.update(canary(&[("old", 90), ("new", 10)]), ready.clone());
+    let mut in_flight = service.place(&[], 99).expect("ready");
+    in_flight.attempt.failed();
+    let one_error = r#"revision_requests_total{namespace="ns",service="chat",revision="new",outcome="error"} 1"#;
+    assert!(series(one_error));
+    service.update(canary(&[("old", 50), ("new", 50)]), ready.clone());
+    assert!(series(one_error), "the next step counts on");
+    let mut late = service.place(&[], 99).expect("ready");
+    service.update(settings(), ready);
+    late.attempt.failed();
+    assert!(!series("revision=\"old\"") && !series("revision=\"new\""));
 }

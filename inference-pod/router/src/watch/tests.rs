@@ -1,6 +1,9 @@
 use serde_json::json;
 
 use super::*;
+use crate::core::choose::Policy;
+use crate::core::routes::Settings;
+use crate::core::traffic::Traffic;
 
 fn slice(name: &str, endpoints: &serde_json::Value) -> EndpointSlice {
     serde_json::from_value(json!({
@@ -12,7 +15,7 @@ fn slice(name: &str, endpoints: &serde_json::Value) -> EndpointSlice {
     .expect("a valid slice")
 }
 
-fn service(name: &str, spec: &serde_json::Value) -> DeserializeGuard<InferenceService> {
+fn service(name: &str, spec: &serde_json::Value) -> DeserializeGuard<RoutedService> {
     serde_json::from_value(json!({
         "apiVersion": "serving.pagoda.dev/v1alpha1",
         "kind": "InferenceService",
@@ -77,6 +80,7 @@ fn a_service_is_known_by_its_own_name_unless_it_has_others() {
         hold_max_requests: 5,
         hold_timeout: Duration::from_secs(7),
         pod_capacity: 8,
+        traffic: Traffic::default(),
     };
     assert_eq!(record.settings, expected);
     let named = json!({"model": {"names": ["a", "b"]}});
@@ -90,7 +94,8 @@ fn a_service_is_known_by_its_own_name_unless_it_has_others() {
 fn a_listing_after_an_outage_takes_over_additions_and_deletions() {
     let (mut routes, mut seen) = (Routes::default(), HashSet::new());
     let good = json!({"model": {}});
-    let mut feed = |routes: &mut Routes, event| take_service(routes, &mut seen, &event);
+    let mut feed =
+        |routes: &mut Routes, event| take_service(routes, &Scope::Cluster, &mut seen, &event);
     for event in [
         Event::Init,
         Event::InitApply(service("one", &good)),
@@ -120,13 +125,14 @@ fn an_unreadable_object_leaves_its_last_readable_form_in_force() {
     let (mut routes, mut seen) = (Routes::default(), HashSet::new());
     take_service(
         &mut routes,
+        &Scope::Cluster,
         &mut seen,
         &Event::Apply(service("one", &json!({"model": {}}))),
     );
     let unreadable = service("one", &json!({"model": 3}));
     assert!(unreadable.0.is_err());
     for event in [Event::Init, Event::InitApply(unreadable), Event::InitDone] {
-        take_service(&mut routes, &mut seen, &event);
+        take_service(&mut routes, &Scope::Cluster, &mut seen, &event);
     }
     assert!(resolves(&routes, "one"));
 }
@@ -136,12 +142,18 @@ fn a_service_being_deleted_gives_its_name_up_at_once() {
     let (mut routes, mut seen) = (Routes::default(), HashSet::new());
     take_service(
         &mut routes,
+        &Scope::Cluster,
         &mut seen,
         &Event::Apply(service("one", &json!({"model": {}}))),
     );
     let mut leaving = service("one", &json!({"model": {}}));
     leaving.meta_mut().deletion_timestamp = leaving.meta().creation_timestamp.clone();
-    take_service(&mut routes, &mut seen, &Event::Apply(leaving));
+    take_service(
+        &mut routes,
+        &Scope::Cluster,
+        &mut seen,
+        &Event::Apply(leaving),
+    );
     assert!(!resolves(&routes, "one"));
 }
 
@@ -157,14 +169,14 @@ fn slices_follow_the_same_rules() {
         Event::InitApply(two.clone()),
         Event::InitDone,
     ] {
-        take_slice(&mut routes, &mut seen, &event);
+        take_slice(&mut routes, &Scope::Cluster, &mut seen, &event);
     }
     assert_eq!(routes.ready_endpoints(&key).len(), 2);
     for event in [Event::Init, Event::InitApply(two.clone()), Event::InitDone] {
-        take_slice(&mut routes, &mut seen, &event);
+        take_slice(&mut routes, &Scope::Cluster, &mut seen, &event);
     }
     assert_eq!(routes.ready_endpoints(&key).len(), 1);
-    take_slice(&mut routes, &mut seen, &Event::Delete(two));
+    take_slice(&mut routes, &Scope::Cluster, &mut seen, &Event::Delete(two));
     assert!(routes.ready_endpoints(&key).is_empty());
 }
 
@@ -180,4 +192,70 @@ fn patience_grows_to_a_bound_and_starts_over_after_success() {
     );
     patience.reset();
     assert!(patience.next().expect("endless") < Duration::from_millis(200));
+}
+
+fn with_traffic(traffic: &serde_json::Value) -> RoutedService {
+    let mut service = service("chat", &json!({"model": {}})).0.expect("readable");
+    service.status =
+        Some(json!({"rollout": {"phase": "OfANewerRelease", "traffic": traffic}, "unknown": [1]}));
+    service
+}
+
+#[test]
+fn a_canarys_shares_are_read_and_unknown_fields_beside_them_do_not_matter() {
+    let told = json!([
+        {"revision": "aaaaaaaaaa", "podPrefix": "chat-aaaaaaaaaa-", "percent": 80, "newField": {}},
+        {"revision": "bbbbbbbbbb", "podPrefix": "chat-bbbbbbbbbb-", "percent": 20},
+    ]);
+    let traffic = service_record(&with_traffic(&told)).settings.traffic;
+    let read: Vec<_> = traffic
+        .shares()
+        .iter()
+        .map(|share| (&*share.revision, &*share.pod_prefix, share.percent))
+        .collect();
+    assert_eq!(
+        read,
+        [
+            ("aaaaaaaaaa", "chat-aaaaaaaaaa-", 80),
+            ("bbbbbbbbbb", "chat-bbbbbbbbbb-", 20)
+        ]
+    );
+}
+
+#[test]
+fn shares_that_cannot_be_read_leave_all_pods_equal() {
+    for told in [
+        json!(null),
+        json!({}),
+        json!("all"),
+        json!([1]),
+        json!([{"revision": "a", "podPrefix": "a-"}]),
+        json!([{"revision": "a", "podPrefix": "a-", "percent": -1}]),
+        json!([{"revision": "a", "podPrefix": "a-", "percent": "20"}]),
+        json!([{"revision": "a", "podPrefix": "a-", "percent": 101}]),
+    ] {
+        let record = service_record(&with_traffic(&told));
+        assert_eq!(record.settings.traffic, Traffic::default(), "{told}");
+    }
+}
+
+#[test]
+fn namespaces_are_watched_one_by_one_and_none_means_all() {
+    let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(scopes(&[]), [Scope::Cluster]);
+    assert_eq!(scopes(&names(&["", ""])), [Scope::Cluster]);
+    let namespace = |name: &str| Scope::Namespace(name.into());
+    assert_eq!(
+        scopes(&names(&["b", "a", "", "b"])),
+        [namespace("a"), namespace("b")]
+    );
+}
+
+#[test]
+fn all_is_known_once_each_list_has_ended_once() {
+    let lists = Lists::of(&scopes(&["a".into(), "b".into()]));
+    let (mut a, mut b) = (lists.one(), lists.one());
+    assert!(!a.is_the_last() && !a.is_the_last());
+    assert!(b.is_the_last());
+    assert!(!b.is_the_last() && !a.is_the_last());
 }

@@ -123,14 +123,32 @@ fn a_new_listing_drops_what_it_does_not_contain() {
     routes.apply_service(service("a", "one", 1, &["one"]));
     routes.apply_service(service("a", "two", 1, &["two"]));
     routes.apply_slice(slice("a", "one-x", "one", &[1]));
-    let gone = routes.retain_services(&HashSet::from([ServiceKey::new("a", "one")]));
+    let gone = routes.retain_services(
+        &Scope::Cluster,
+        &HashSet::from([ServiceKey::new("a", "one")]),
+    );
     assert_eq!(gone, [ServiceKey::new("a", "two")]);
     assert_eq!(
-        routes.retain_slices(&HashSet::new()),
+        routes.retain_slices(&Scope::Cluster, &HashSet::new()),
         [ServiceKey::new("a", "one")]
     );
     assert_eq!(resolved(&routes, "two"), None);
     assert!(ports(&routes, "a", "one").is_empty());
+}
+
+#[test]
+fn a_listing_of_one_namespace_says_nothing_of_the_others() {
+    let mut routes = Routes::default();
+    for namespace in ["a", "ab"] {
+        routes.apply_service(service(namespace, "one", 1, &[namespace]));
+        routes.apply_slice(slice(namespace, "one-x", "one", &[1]));
+    }
+    let scope = Scope::Namespace("a".into());
+    let gone = [ServiceKey::new("a", "one")];
+    assert_eq!(routes.retain_services(&scope, &HashSet::new()), gone);
+    assert_eq!(routes.retain_slices(&scope, &HashSet::new()), gone);
+    assert_eq!(resolved(&routes, "ab").as_deref(), Some("ab/one"));
+    assert_eq!(ports(&routes, "ab", "one"), [1]);
 }
 
 #[derive(Clone, Debug)]
