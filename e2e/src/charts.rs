@@ -38,6 +38,15 @@ impl Target {
         }
     }
 
+    /// A cluster of ours by its administrator's kubeconfig.
+    pub fn with_kubeconfig(helm: PathBuf, kubeconfig: &Path, kubectl: Kubectl) -> Self {
+        Self {
+            helm,
+            arguments: ["--kubeconfig".to_owned(), kubeconfig.display().to_string()],
+            kubectl,
+        }
+    }
+
     /// The user's context `name`, with the user's own helm and kubectl, or helm from `bin` when there is none.
     pub fn context(name: &str, bin: &Path) -> Result<Self> {
         let own = || Some(bin.join("helm")).filter(|file| file.exists());

@@ -1,12 +1,15 @@
 //! `pagoda-bench NAME`: every benchmark, each ending with one flat JSON object on the last line. `./bench` builds and runs it.
 
+mod bed;
 mod engine;
 mod memory;
+mod operator;
 mod peers;
 mod quiet;
 mod statistics;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -29,9 +32,11 @@ struct Cli {
 enum Benchmark {
     /// Prefill and decode speed of our engine over llama.cpp's, on the same file and threads
     Engine(engine::Arguments),
+    /// Writes, time and memory of the operator at 1,000 and 5,000 services, on a real API server with fake nodes
+    Operator(operator::Arguments),
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let cache = Cache::from_env()?;
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -39,8 +44,11 @@ fn main() -> Result<()> {
     match Cli::parse().benchmark {
         None => list(),
         Some(Benchmark::Engine(arguments)) => engine::run_benchmark(&arguments, &cache, workspace)?,
+        Some(Benchmark::Operator(arguments)) => {
+            return operator::run_benchmark(&arguments, &cache, workspace);
+        }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list() {

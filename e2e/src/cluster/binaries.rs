@@ -16,6 +16,8 @@ use crate::progress::Progress;
 /// The Kubernetes release that `k8s/go.mod` requires.
 pub(super) const KUBERNETES_VERSION: &str = "v1.34.2";
 const HELM_VERSION: &str = "v3.19.5";
+/// Plays the kubelet of nodes that are not there.
+const KWOK_VERSION: &str = "v0.8.0";
 const MINIMUM_GO: (u32, u32) = (1, 24);
 
 /// The Go module, carried inside this program so that it needs no clone to be around.
@@ -32,6 +34,7 @@ const SOURCES: [(&str, &str); 4] = [
 /// Packages that a cold build compiles, for the progress bar only.
 const KUBERNETES_PACKAGES: u64 = 2000;
 const HELM_PACKAGES: u64 = 1100;
+const KWOK_PACKAGES: u64 = 1000;
 
 /// Builds what is missing or out of date; returns what identifies this build of them all.
 pub(super) fn ensure(cache: &Cache, progress: &Progress) -> Result<String> {
@@ -56,6 +59,19 @@ pub(super) fn ensure(cache: &Cache, progress: &Progress) -> Result<String> {
         fs::write(stamp_file(cache, name), stamp)?;
     }
     Ok(stamps.map(|(_, stamp)| stamp).join(", "))
+}
+
+/// Builds kwok, which only a [`super::ControlPlane`] needs, unless it is there.
+pub(super) fn ensure_kwok(cache: &Cache, progress: &Progress) -> Result<()> {
+    let stamp = format!("kwok {KWOK_VERSION}");
+    if is_current(cache, "kwok", &stamp) {
+        return Ok(());
+    }
+    require_go()?;
+    fs::create_dir_all(cache.bin()).context("cannot make the folder for programs")?;
+    let module = format!("sigs.k8s.io/kwok/cmd/kwok@{KWOK_VERSION}");
+    install_module(cache, "kwok", &module, KWOK_PACKAGES, progress)?;
+    Ok(fs::write(stamp_file(cache, "kwok"), stamp)?)
 }
 
 fn kubernetes_stamp() -> String {
@@ -145,15 +161,25 @@ fn link_kubectl(bin: &Path) -> Result<()> {
 }
 
 fn build_helm(cache: &Cache, progress: &Progress) -> Result<()> {
+    let module = format!("helm.sh/helm/v3/cmd/helm@{HELM_VERSION}");
+    install_module(cache, "helm", &module, HELM_PACKAGES, progress)
+}
+
+fn install_module(
+    cache: &Cache,
+    name: &str,
+    module: &str,
+    packages: u64,
+    progress: &Progress,
+) -> Result<()> {
     progress.step(format!(
-        "building helm {HELM_VERSION} from source (about 3 minutes on 2 cores, once)"
+        "building {module} from source (about 3 minutes on 2 cores, once)"
     ));
     let mut command = go(cache.root(), "install");
     command
         .env("GOBIN", cache.bin())
-        .args(["-ldflags", "-s -w"])
-        .arg(format!("helm.sh/helm/v3/cmd/helm@{HELM_VERSION}"));
-    go_build("building helm", HELM_PACKAGES, command, progress)
+        .args(["-ldflags", "-s -w", module]);
+    go_build(&format!("building {name}"), packages, command, progress)
 }
 
 /// `go VERB`, at low priority and free of settings that would make it need more than the module proxy.

@@ -98,7 +98,7 @@ fn environment(name: &str) -> Vec<(&'static str, String)> {
 }
 
 /// Program and arguments of the component `name`.
-fn command(paths: &Paths, name: &str) -> Result<Vec<String>> {
+pub(super) fn command(paths: &Paths, name: &str) -> Result<Vec<String>> {
     if name == "containerd" {
         let program = find_program("containerd")
             .context("containerd has gone: install it and run this again")?;

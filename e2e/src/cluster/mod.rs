@@ -9,6 +9,7 @@ mod cgroups;
 mod components;
 mod configuration;
 mod containerd;
+mod control_plane;
 mod host;
 mod network;
 mod node;
@@ -29,6 +30,7 @@ use crate::kubectl::Kubectl;
 use crate::progress::Progress;
 
 pub use containerd::Containerd;
+pub use control_plane::ControlPlane;
 pub use network::{HOST_ADDRESS, NODE_ADDRESS};
 pub use paths::Paths;
 pub use state::State;

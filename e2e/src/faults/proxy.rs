@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -71,7 +72,12 @@ struct OpenWatches {
 impl FaultProxy {
     /// A proxy to the API server of `cluster` on a free port of the loopback interface, without any fault yet.
     pub async fn start(cluster: &Cluster) -> Result<Self> {
-        let kubeconfig = Kubeconfig::read_from(cluster.paths().kubeconfig())?;
+        Self::start_before(&cluster.paths().kubeconfig()).await
+    }
+
+    /// The same before the API server that a kubeconfig names.
+    pub async fn start_before(kubeconfig: &Path) -> Result<Self> {
+        let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
         let place = kubeconfig
             .clusters
             .into_iter()
