@@ -60,6 +60,23 @@ impl Target {
         })
     }
 
+    /// `helm upgrade` of a chart that is installed, with `flags` and no values of its own; an error is what helm said.
+    pub fn upgrade(&self, chart: &str, folder: &Path, flags: &[&str]) -> Result<()> {
+        let mut command = self.helm(&["upgrade", chart]);
+        command
+            .arg(folder)
+            .args(["--namespace", SYSTEM_NAMESPACE])
+            .args(flags);
+        run(command.stdin(Stdio::null())).map(drop)
+    }
+
+    /// `helm uninstall` of `chart`, waiting until its objects are gone. A chart that is not installed is no error.
+    pub fn uninstall(&self, chart: &str) -> Result<()> {
+        let mut command = self.helm(&["uninstall", chart, "--namespace", SYSTEM_NAMESPACE]);
+        command.args(["--ignore-not-found", "--wait", "--timeout", TIMEOUT]);
+        run(command.stdin(Stdio::null())).map(drop)
+    }
+
     fn helm(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.helm);
         command.args(&self.arguments).args(arguments);
@@ -106,7 +123,7 @@ pub fn install(
             Vec::new()
         };
         progress.step(format!("helm upgrade --install {chart}"));
-        upgrade(target, chart, &folder, &values)?;
+        install_or_upgrade(target, chart, &folder, &values)?;
     }
     progress.step(format!("the charts are installed in {SYSTEM_NAMESPACE}"));
     Ok(())
@@ -116,17 +133,7 @@ pub fn install(
 pub fn uninstall(target: &Target, progress: &Progress) -> Result<()> {
     for chart in ["pagoda", "pagoda-crds"] {
         progress.step(format!("helm uninstall {chart}"));
-        let mut command = target.helm(&[
-            "uninstall",
-            chart,
-            "--namespace",
-            SYSTEM_NAMESPACE,
-            "--ignore-not-found",
-            "--wait",
-            "--timeout",
-            TIMEOUT,
-        ]);
-        run(command.stdin(Stdio::null()))?;
+        target.uninstall(chart)?;
     }
     Ok(())
 }
@@ -164,7 +171,12 @@ fn values(images: &LoadedImages, settings: &[String]) -> Vec<String> {
         .collect()
 }
 
-fn upgrade(target: &Target, chart: &str, folder: &Path, values: &[String]) -> Result<()> {
+fn install_or_upgrade(
+    target: &Target,
+    chart: &str,
+    folder: &Path,
+    values: &[String],
+) -> Result<()> {
     let mut command = target.helm(&["upgrade", "--install", chart]);
     command
         .arg(folder)

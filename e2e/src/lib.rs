@@ -15,4 +15,5 @@ pub mod openai;
 pub mod operator_process;
 pub mod process;
 pub mod progress;
+pub mod rendered;
 pub mod sandbox;

@@ -47,3 +47,16 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- $former := dig "watchNamespace" "" .Values.operator -}}
 {{- join "," (.Values.watchNamespaces | default (compact (list $former)) | uniq) -}}
 {{- end }}
+
+{{- /* What the schema cannot say. Included first by every template that reads a value which 0.1.0 had not: helm upgrade
+--reuse-values leaves out the defaults of such values. */}}
+{{- define "pagoda.checks" -}}
+{{- range list "watchNamespaces" "modelCache" "podDisruptionBudgets" "networkPolicies" "serviceMonitors" "prometheusRules" "grafanaDashboard" }}
+{{- if not (hasKey $.Values .) }}
+{{- fail (printf "the value %s is missing: upgrade with --reset-then-reuse-values instead of --reuse-values, so that this version's defaults count" .) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.watchNamespaces (dig "watchNamespace" "" .Values.operator) }}
+{{- fail "operator.watchNamespace is the former name of watchNamespaces: set watchNamespaces alone" }}
+{{- end }}
+{{- end }}

@@ -297,37 +297,41 @@ impl Bed {
         .await
     }
 
-    /// Runs kubectl in this namespace; its output, and whether it succeeded.
+    /// Runs kubectl in this namespace; whether it succeeded, and its output.
     pub async fn kubectl(&self, arguments: &[&str], input: Option<&str>) -> Result<(bool, String)> {
-        let program = self.cluster.paths().program("kubectl");
-        let mut child = tokio::process::Command::new(&program)
-            .args([
-                "--kubeconfig",
-                &self.cluster.paths().kubeconfig().to_string_lossy(),
-                "--namespace",
-                &self.namespace,
-            ])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("failed to start {}", program.display()))?;
-        let mut stdin = child
-            .stdin
-            .take()
-            .context("kubectl has no standard input")?;
-        stdin
-            .write_all(input.unwrap_or_default().as_bytes())
-            .await?;
-        drop(stdin);
-        let output = child.wait_with_output().await?;
-        let text = [output.stdout, output.stderr].concat();
-        Ok((
-            output.status.success(),
-            String::from_utf8_lossy(&text).into_owned(),
-        ))
+        let mut command = self.kubectl_command();
+        command
+            .args(["--namespace", &self.namespace])
+            .args(arguments);
+        converse(command, input).await
+    }
+
+    /// As [`Self::kubectl`], for objects that say themselves which namespace they are in.
+    pub async fn kubectl_everywhere(
+        &self,
+        arguments: &[&str],
+        input: Option<&str>,
+    ) -> Result<(bool, String)> {
+        let mut command = self.kubectl_command();
+        command.args(arguments);
+        converse(command, input).await
+    }
+
+    /// `kubectl edit` of a service by somebody whose editor is `editor`, a command that changes the file it is given.
+    pub async fn kubectl_edit(&self, service: &str, editor: &str) -> Result<(bool, String)> {
+        let mut command = self.kubectl_command();
+        command
+            .args(["--namespace", &self.namespace, "edit", "isvc", service])
+            .env("KUBE_EDITOR", editor);
+        converse(command, None).await
+    }
+
+    fn kubectl_command(&self) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(self.cluster.paths().program("kubectl"));
+        command
+            .arg("--kubeconfig")
+            .arg(self.cluster.paths().kubeconfig());
+        command
     }
 
     /// As [`Self::kubectl`], and it must succeed.
@@ -380,6 +384,34 @@ impl Bed {
         }
         report
     }
+}
+
+/// Runs `command` with `input`; whether it succeeded, and its output.
+async fn converse(
+    mut command: tokio::process::Command,
+    input: Option<&str>,
+) -> Result<(bool, String)> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("failed to start kubectl")?;
+    let mut stdin = child
+        .stdin
+        .take()
+        .context("kubectl has no standard input")?;
+    stdin
+        .write_all(input.unwrap_or_default().as_bytes())
+        .await?;
+    drop(stdin);
+    let output = child.wait_with_output().await?;
+    let text = [output.stdout, output.stderr].concat();
+    Ok((
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    ))
 }
 
 /// The custom resource, addressed without linking its types: tests stand outside.

@@ -10,7 +10,9 @@ mod load;
 mod manifests;
 mod processes;
 
+mod chart_objects;
 mod faults;
+mod gitops;
 mod http_input;
 mod lifecycle;
 mod model_sources;
