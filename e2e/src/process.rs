@@ -202,7 +202,9 @@ pub fn spawn_detached(
     environment: &[(&str, String)],
     log: &Path,
 ) -> Result<ProcessIdentity> {
-    let script = r#"log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 & echo $!"#;
+    // Descriptors that the caller's shell hands down stay behind: a lock that one of them holds would be held for as long
+    // as the program runs.
+    let script = r#"exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 & echo $!"#;
     let mut command = Command::new("sh");
     command
         .args(["-c", script, "sh"])
