@@ -659,9 +659,9 @@ fn no_selector_holds_a_version_and_each_selects_the_pods_it_is_for() {
         .map(|(_, template)| &template["metadata"]["labels"])
         .collect();
     let mut found = Vec::new();
-    objects
-        .iter()
-        .for_each(|object| selectors(object, &mut found));
+    for object in &objects {
+        selectors(object, &mut found);
+    }
     found.extend(
         of_kind(&objects, "Service")
             .iter()

@@ -270,7 +270,7 @@ async fn services_answer_through_an_upgrade_from_the_former_charts_and_outlive_t
         "other values of the charts touched the service's pods"
     );
 
-    uninstall_leaves_services_running(&release, &pods).await?;
+    tokio::task::block_in_place(|| uninstall_leaves_services_running(&release, &pods))?;
     install_again_finds_them(&release, &pods).await?;
     drop(cleaned);
     ensure!(
@@ -352,7 +352,7 @@ async fn everything_on(release: &Release, gateway: &OpenAi) -> Result<()> {
     answers(gateway, "kept").await
 }
 
-async fn uninstall_leaves_services_running(
+fn uninstall_leaves_services_running(
     release: &Release,
     pods: &[(String, String, i64)],
 ) -> Result<()> {
@@ -365,14 +365,12 @@ async fn uninstall_leaves_services_running(
         );
         Ok(Some(()))
     };
-    tokio::task::block_in_place(|| {
-        release.kubectl.wait_for(
-            SYSTEM_NAMESPACE,
-            "all but the Lease is gone",
-            PATIENCE,
-            gone,
-        )
-    })?;
+    release.kubectl.wait_for(
+        SYSTEM_NAMESPACE,
+        "all but the Lease is gone",
+        PATIENCE,
+        gone,
+    )?;
     ensure!(
         release.pods("kept")? == pods,
         "removing the chart touched a service's pods"
