@@ -6,8 +6,8 @@
 
 use kube::{
     Api,
-    api::{DynamicObject, Patch, PatchParams},
-    core::{ApiResource, GroupVersionKind, Status},
+    api::{DynamicObject, GetParams, Patch, PatchParams},
+    core::{ApiResource, GroupVersionKind},
 };
 use pagoda_crds::names;
 use pagoda_operator_core::{
@@ -18,7 +18,13 @@ use pagoda_operator_core::{
 };
 use serde_json::Value;
 
-use crate::{context::Context, lease::LeaseError, metrics::Application};
+use crate::{
+    context::Context,
+    key::Key,
+    lease::LeaseError,
+    metrics::Application,
+    request::{RequestError, bounded},
+};
 
 /// Why children are not what they should be.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +52,7 @@ pub enum ApplyError {
         /// Its name.
         name: String,
         /// Its words.
-        source: Box<kube::Error>,
+        source: RequestError,
     },
     /// Not allowed to write any more.
     #[error(transparent)]
@@ -86,21 +92,19 @@ async fn apply_child(
     child: &Child,
 ) -> Result<bool, ApplyError> {
     let (namespace, name, kind) = (&service.namespace, &service.name, child.kind);
-    let failed = |source: kube::Error| ApplyError::Request {
+    let failed = |source: RequestError| ApplyError::Request {
         kind: kind.as_str(),
         namespace: namespace.clone(),
         name: name.clone(),
-        source: Box::new(source),
+        source,
     };
     let api: Api<DynamicObject> =
         Api::namespaced_with(context.client.clone(), namespace, &resource(kind));
-    let observed = match context.stores.child(kind, namespace, name) {
+    let known = context.stores.child(kind, &Key::new(namespace, name));
+    // Not among ours; it may still be somebody else's.
+    let observed = match known {
         Some(observed) => Some(observed),
-        // Not among ours; it may still be somebody else's.
-        None => match api.get_opt(name).await.map_err(failed)? {
-            Some(found) => serde_json::to_value(found).ok(),
-            None => None,
-        },
+        None => look(&api, name, Freshness::Cached).await.map_err(failed)?,
     };
     if let Some(observed) = &observed {
         check_owner(service, kind, observed)?;
@@ -109,35 +113,70 @@ async fn apply_child(
         }
     }
     context.leadership.check()?;
-    let parameters = PatchParams::apply(names::MANAGER_CHILDREN)
-        .force()
-        .validation_strict();
-    match api
-        .patch(name, &parameters, &Patch::Apply(&child.object))
-        .await
-    {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if is_refusal(&status) => Err(ApplyError::Refused(Refusal {
-            reason: "Rejected",
-            message: format!(
-                "the API server refuses the {} built from this spec: {}",
-                kind.as_str(),
-                status.message
-            ),
-        })),
-        Err(error) => Err(failed(error)),
+    // Nothing is in the way of the first apply, as far as the API server's cache knows. Without force, something that came
+    // since is not overwritten.
+    match write(&api, name, child, observed.is_some()).await {
+        Err(error) if error.code() == 409 && observed.is_none() => {
+            if let Some(found) = look(&api, name, Freshness::Latest).await.map_err(failed)? {
+                check_owner(service, kind, &found)?;
+            }
+            write(&api, name, child, true).await
+        }
+        written => written,
+    }
+    .map_err(|error| {
+        if error.is_refusal() {
+            ApplyError::Refused(Refusal {
+                reason: "Rejected",
+                message: format!(
+                    "the API server refuses the {} built from this spec: {}",
+                    kind.as_str(),
+                    error.status().map_or("", |status| &status.message)
+                ),
+            })
+        } else {
+            failed(error)
+        }
+    })?;
+    Ok(true)
+}
+
+#[derive(Clone, Copy)]
+enum Freshness {
+    /// From the API server's memory: cheap, and a moment old at most.
+    Cached,
+    Latest,
+}
+
+async fn look(
+    api: &Api<DynamicObject>,
+    name: &str,
+    freshness: Freshness,
+) -> Result<Option<Value>, RequestError> {
+    let parameters = GetParams {
+        resource_version: matches!(freshness, Freshness::Cached).then(|| "0".to_owned()),
+    };
+    match bounded(api.get_with(name, &parameters)).await {
+        Ok(found) => Ok(serde_json::to_value(found).ok()),
+        Err(error) if error.code() == 404 => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
-/// What another spec would cure: invalid objects, and ones that admission forbids. A namespace that is terminating is
-/// forbidden too, and soon gone.
-fn is_refusal(status: &Status) -> bool {
-    // A field that its kind does not have is the API server's 500 in a server-side apply, whatever it is elsewhere.
-    let unknown_field = status.code == 500
-        && status
-            .message
-            .contains("failed to create typed patch object");
-    matches!(status.code, 400 | 403 | 422) || unknown_field
+async fn write(
+    api: &Api<DynamicObject>,
+    name: &str,
+    child: &Child,
+    force: bool,
+) -> Result<(), RequestError> {
+    let parameters = PatchParams {
+        force,
+        ..PatchParams::apply(names::MANAGER_CHILDREN).validation_strict()
+    };
+    let patch = Patch::Apply(&child.object);
+    bounded(api.patch(name, &parameters, &patch))
+        .await
+        .map(|_| ())
 }
 
 fn resource(kind: ChildKind) -> ApiResource {

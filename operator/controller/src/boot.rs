@@ -14,7 +14,8 @@ pub async fn client() -> anyhow::Result<Client> {
     let mut config = Config::infer()
         .await
         .context("found neither a service account nor a kubeconfig")?;
-    // A watch outlives any read timeout; kube ends one that is silent for too long by itself.
+    // Nothing here waits in a connection: what is to be tried again goes back to the queue, and lets others pass.
+    config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
     Client::try_from(config).context("failed to set up the connection to the API server")
 }

@@ -8,16 +8,18 @@ use std::{
 use kube::{Client, runtime::events::Recorder};
 use pagoda_crds::wire::ModelInfo;
 use pagoda_operator_core::{build::Images, status::Autoscaling};
-use tokio::sync::Notify;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    events, http_client::HttpClient, lease::Leadership, metrics::Metrics, queue::Trigger,
+    events, http_client::HttpClient, key::Key, lease::Leadership, metrics::Metrics, queue::Queue,
     settings::Settings, stores::Stores,
 };
 
 /// What is remembered of a service between reconciles. Lost with the process, and gained again by looking.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
+    /// Whose memory it is: one of the same name that was made anew begins without.
+    pub uid: String,
     /// What the autoscaler thinks of it.
     pub autoscaling: Autoscaling,
     /// Revision of a loaded model, and its facts.
@@ -26,6 +28,10 @@ pub struct Memory {
     pub unreadable: Option<String>,
     /// Reconciles that failed in a row.
     pub failures: u32,
+    /// When the first of them failed.
+    pub failing_since: Option<Instant>,
+    /// When a status was last written.
+    pub told: Option<Instant>,
 }
 
 /// What all steps share.
@@ -40,17 +46,17 @@ pub struct Context {
     pub leadership: Leadership,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Asks for reconciles.
-    pub trigger: Trigger,
+    /// What is to be reconciled.
+    pub queue: Arc<Queue>,
     /// Publishes events.
     pub recorder: Recorder,
     /// Asks pods and gateways.
     pub http: HttpClient,
     /// What to build with.
     pub images: Images,
-    /// Told once, when the process should end.
-    pub stop: Notify,
-    memory: Mutex<HashMap<String, Memory>>,
+    /// True once the process should end.
+    pub stop: watch::Sender<bool>,
+    memory: Mutex<HashMap<Key, Memory>>,
 }
 
 impl Context {
@@ -61,7 +67,7 @@ impl Context {
         stores: Stores,
         leadership: Leadership,
         metrics: Arc<Metrics>,
-        trigger: Trigger,
+        queue: Arc<Queue>,
     ) -> Self {
         Self {
             recorder: events::recorder(client.clone(), &settings),
@@ -74,29 +80,41 @@ impl Context {
             stores,
             leadership,
             metrics,
-            trigger,
+            queue,
             http: HttpClient::default(),
-            stop: Notify::new(),
+            stop: watch::Sender::new(false),
             memory: Mutex::default(),
         }
     }
 
-    /// What is remembered of the object with this UID.
-    pub fn recall(&self, uid: &str) -> Memory {
-        self.lock().get(uid).cloned().unwrap_or_default()
+    /// Begins to remember a service, and forgets an earlier one of its name.
+    pub fn meet(&self, key: &Key, uid: &str) {
+        let mut all = self.lock();
+        let memory = all.entry(key.clone()).or_default();
+        if memory.uid != uid {
+            *memory = Memory {
+                uid: uid.to_owned(),
+                ..Memory::default()
+            };
+        }
     }
 
-    /// Changes what is remembered.
-    pub fn remember<T>(&self, uid: &str, change: impl FnOnce(&mut Memory) -> T) -> T {
-        change(self.lock().entry(uid.to_owned()).or_default())
+    /// What is remembered of a service.
+    pub fn recall(&self, key: &Key) -> Memory {
+        self.lock().get(key).cloned().unwrap_or_default()
     }
 
-    /// Forgets all but these.
-    pub fn keep_only(&self, uids: &std::collections::HashSet<String>) {
-        self.lock().retain(|uid, _| uids.contains(uid));
+    /// Changes what is remembered. Of a service that was not met, nothing is.
+    pub fn remember<T: Default>(&self, key: &Key, change: impl FnOnce(&mut Memory) -> T) -> T {
+        self.lock().get_mut(key).map(change).unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
+    /// Forgets a service.
+    pub fn forget(&self, key: &Key) {
+        self.lock().remove(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,9 +4,8 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -19,73 +18,26 @@ use axum::{
 };
 use tokio::net::TcpListener;
 
-use crate::metrics::Metrics;
+use crate::{heartbeat::Heartbeats, metrics::Metrics};
 
-/// A loop that has not turned for this long is wedged.
-const WEDGED: Duration = Duration::from_mins(1);
-
-/// Signs of life of the loops.
+/// What `/healthz` and `/readyz` answer from.
+#[derive(Default)]
 pub struct Health {
-    started: Instant,
+    /// Signs of life.
+    pub heartbeats: Arc<Heartbeats>,
     leading: AtomicBool,
     synced: AtomicBool,
-    reconciling: AtomicU64,
-    scaling: AtomicU64,
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self {
-            started: Instant::now(),
-            leading: AtomicBool::new(false),
-            synced: AtomicBool::new(false),
-            reconciling: AtomicU64::new(0),
-            scaling: AtomicU64::new(0),
-        }
-    }
 }
 
 impl Health {
-    /// The loops start now; from here on their beats count.
+    /// The loops start now.
     pub fn lead(&self) {
-        self.beat_reconcile();
-        self.beat_scaling();
         self.leading.store(true, Ordering::Relaxed);
     }
 
     /// Every watch has been read once.
     pub fn synced(&self) {
         self.synced.store(true, Ordering::Relaxed);
-    }
-
-    /// The queue of reconciles was looked at.
-    pub fn beat_reconcile(&self) {
-        self.reconciling.store(self.now(), Ordering::Relaxed);
-    }
-
-    /// A round of the autoscaler ended.
-    pub fn beat_scaling(&self) {
-        self.scaling.store(self.now(), Ordering::Relaxed);
-    }
-
-    fn now(&self) -> u64 {
-        self.started.elapsed().as_secs()
-    }
-
-    fn wedged(&self) -> Option<&'static str> {
-        if !self.leading.load(Ordering::Relaxed) {
-            return None;
-        }
-        let late = |beat: &AtomicU64| {
-            self.now().saturating_sub(beat.load(Ordering::Relaxed)) > WEDGED.as_secs()
-        };
-        [
-            ("the reconcile loop", &self.reconciling),
-            ("the autoscaler", &self.scaling),
-        ]
-        .into_iter()
-        .find(|(_, beat)| late(beat))
-        .map(|(name, _)| name)
     }
 
     /// One that waits to lead is ready to; one that leads is ready once it has seen the cluster.
@@ -118,12 +70,9 @@ pub async fn serve(listener: TcpListener, health: Arc<Health>, metrics: Arc<Metr
 }
 
 async fn healthz(State(health): State<Arc<Health>>) -> (StatusCode, String) {
-    match health.wedged() {
+    match health.heartbeats.late() {
         None => (StatusCode::OK, "ok\n".into()),
-        Some(name) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("{name} has not turned for {} s\n", WEDGED.as_secs()),
-        ),
+        Some(silent) => (StatusCode::SERVICE_UNAVAILABLE, format!("{silent}\n")),
     }
 }
 

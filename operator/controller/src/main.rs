@@ -5,14 +5,30 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use pagoda_operator::{
-    autoscaler, boot, context::Context, http_server, lease, metrics::Metrics, queue, reconcile,
-    settings::Settings, stores,
+    autoscaler, boot,
+    context::Context,
+    heartbeat::{self, Patience},
+    http_server, lease,
+    metrics::Metrics,
+    queue::Queue,
+    settings::Settings,
+    stores, workers,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 /// Reconciles that run get this long to finish after SIGTERM.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// A reconcile gives itself up after three minutes; several in a row that hang are a wedge.
+const RECONCILES: Patience = Patience {
+    late: Duration::from_mins(5),
+    dead: Duration::from_mins(8),
+};
+/// The autoscaler turns once a second.
+const SCALING: Patience = Patience {
+    late: Duration::from_mins(1),
+    dead: Duration::from_mins(3),
+};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -43,34 +59,39 @@ async fn run(settings: Settings, client: kube::Client) -> anyhow::Result<()> {
         () = asked_to_stop() => return Ok(()),
     };
     metrics.leader.set(1);
-    let (stores, watches) = stores::watch(&client, &settings);
-    let (trigger, triggered) = queue::channel();
+    health.lead();
+    let queue = Arc::new(Queue::default());
+    let (stores, mut watches) = stores::watch(&client, &settings, &queue, &health.heartbeats);
     let context = Arc::new(Context::new(
         client,
         settings,
         stores,
         leadership.clone(),
         metrics,
-        trigger,
+        queue.clone(),
     ));
-    let mut controller = tokio::spawn(reconcile::run(
-        context.clone(),
-        watches,
-        triggered,
-        health.clone(),
-    ));
-    let mut scaler = tokio::spawn(autoscaler::run(context.clone(), health.clone()));
+    health
+        .heartbeats
+        .observe("the end of any reconcile", RECONCILES, move || {
+            queue.stuck()
+        });
+    let scaling = health.heartbeats.expect("the autoscaler", SCALING);
+    let dead = heartbeat::guard(health.heartbeats.clone()).context("failed to start a thread")?;
+    let mut reconciles = tokio::spawn(workers::run(context.clone(), health.clone()));
+    let mut scaler = tokio::spawn(autoscaler::run(context.clone(), scaling));
     tokio::select! {
         lost = lease::keep(&context.client, &context.settings, &leadership) => {
             Err(lost).context("stopping, for another may lead now")
         }
-        ended = &mut controller => bail!("the reconcile loop ended: {ended:?}"),
+        Ok(dead) = dead => Err(dead).context("stopping, for a restart is the cure that is left"),
+        Some(ended) = watches.join_next() => bail!("a watch ended: {ended:?}"),
+        ended = &mut reconciles => bail!("the reconciles ended: {ended:?}"),
         ended = &mut scaler => bail!("the autoscaler ended: {ended:?}"),
         () = asked_to_stop() => {
-            context.stop.notify_waiters();
+            context.stop.send_replace(true);
             scaler.abort();
             // Whatever still runs after this fails at its next write.
-            let _ = tokio::time::timeout(SHUTDOWN_GRACE, &mut controller).await;
+            let _ = tokio::time::timeout(SHUTDOWN_GRACE, &mut reconciles).await;
             leadership.stop();
             lease::release(&context.client, &context.settings, &leadership).await;
             Ok(())

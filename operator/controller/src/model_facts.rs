@@ -6,7 +6,7 @@ use pagoda_crds::{names, wire::ModelInfo};
 use pagoda_operator_core::status::PodView;
 use serde::Deserialize;
 
-use crate::context::Context;
+use crate::{context::Context, key::Key};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Of each text in the facts; a pod may be anything that a user put there.
@@ -25,11 +25,11 @@ struct Entry {
 /// Facts of a revision's model: asked for once, then remembered. `None` while no pod tells them.
 pub async fn model_facts(
     context: &Context,
-    uid: &str,
+    key: &Key,
     revision: &str,
     pods: &[PodView],
 ) -> Option<ModelInfo> {
-    if let Some((known, facts)) = context.recall(uid).model
+    if let Some((known, facts)) = context.recall(key).model
         && known == revision
     {
         return Some(facts);
@@ -50,7 +50,7 @@ pub async fn model_facts(
                 .into_iter()
                 .find_map(|entry| entry.pagoda)
                 .filter(is_bounded)?;
-            context.remember(uid, |memory| {
+            context.remember(key, |memory| {
                 memory.model = Some((revision.to_owned(), facts.clone()));
             });
             Some(facts)

@@ -4,23 +4,11 @@
 //! `update_status` (client). What a user must change ends in a condition and waits for a change; everything else is
 //! tried again, ever more slowly.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use futures::{FutureExt, StreamExt, TryFutureExt, future, stream};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
     jiff::Timestamp,
-};
-use kube::{
-    Resource,
-    core::error_boundary::InvalidObject,
-    runtime::{
-        applier,
-        controller::{Action, Config},
-    },
 };
 use pagoda_crds::{InferenceService, InferenceServiceStatus};
 use pagoda_operator_core::{
@@ -33,21 +21,18 @@ use crate::{
     apply::{ApplyError, apply},
     context::Context,
     dereference::{Surroundings, dereference},
-    http_server::Health,
+    key::Key,
     lease::LeaseError,
-    metrics::Outcome,
     model_facts::model_facts,
-    queue::Triggered,
-    stores::{Guarded, Watches},
-    update_status::{Subject, update_status},
+    request::RequestError,
+    stores::{Content, ServiceRow},
+    update_status::{Subject, Told, update_status},
 };
 
-/// A missed event is made good after this long.
-const RESYNC: Duration = Duration::from_mins(10);
 /// Facts that a ready pod has not told yet are asked for again.
 const FACTS_RETRY: Duration = Duration::from_secs(3);
-const BEAT_EVERY: Duration = Duration::from_secs(5);
-const LONGEST_RETRY: Duration = Duration::from_mins(1);
+/// What is in the way of a child is not watched.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
 /// Why a reconcile is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -57,132 +42,87 @@ pub enum ReconcileError {
     Apply(#[from] ApplyError),
     /// The status could not be written.
     #[error("failed to write the status: {0}")]
-    Status(Box<kube::Error>),
+    Status(RequestError),
     /// Not allowed to write any more.
     #[error(transparent)]
     Lease(#[from] LeaseError),
+    /// Its requests together took too long.
+    #[error("took too long and was given up")]
+    Slow,
+    /// A fault of our own.
+    #[error("panicked: this is a bug")]
+    Panicked,
 }
 
-/// Reconciles whatever the watches and triggers name, until the process is asked to stop.
-pub async fn run(
-    context: Arc<Context>,
-    watches: Watches,
-    triggered: Triggered,
-    health: Arc<Health>,
-) {
-    health.lead();
-    let beat = health.clone();
-    let heartbeat = stream::unfold(tokio::time::interval(BEAT_EVERY), |mut every| async {
-        every.tick().await;
-        Some(((), every))
-    })
-    .filter_map(move |()| {
-        beat.beat_reconcile();
-        future::ready(None)
-    });
-    let stopped = context.clone();
-    let changes = stream::select_all([watches, triggered.map(Ok).boxed(), heartbeat.boxed()])
-        .filter(|change| {
-            if let Err(error) = change {
-                tracing::warn!(%error, "a watch failed; it is begun again");
+impl ReconcileError {
+    /// How long the API server asks to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status(error) | Self::Apply(ApplyError::Request { source: error, .. }) => {
+                error.retry_after()
             }
-            future::ready(change.is_ok())
-        })
-        .take_until(async move { stopped.stop.notified().await });
-    let read = context.clone();
-    tokio::spawn(async move {
-        if read.stores.wait_until_read().await.is_ok() {
-            health.synced();
+            _ => None,
         }
-    });
-    let config = Config::default().concurrency(context.settings.concurrency);
-    let store = context.stores.services.clone();
-    applier(
-        |object, context| reconcile(object, context).boxed(),
-        retry,
-        context,
-        store,
-        changes,
-        config,
-    )
-    .for_each(|result| {
-        if let Err(error) = result {
-            report(&error);
-        }
-        future::ready(())
-    })
-    .await;
-}
-
-fn report(error: &kube::runtime::controller::Error<ReconcileError, kube::runtime::watcher::Error>) {
-    use kube::runtime::controller::Error;
-    match error {
-        // A service that was deleted: its children go with it.
-        Error::ObjectNotFound(_) => {}
-        Error::ReconcilerFailed(error, object) => {
-            tracing::warn!(%object, %error, "reconcile failed; it is tried again");
-        }
-        other => tracing::error!(error = %other, "the reconcile loop stumbled"),
     }
 }
 
-/// Trying again waits twice as long each time.
-#[expect(clippy::needless_pass_by_value, reason = "the applier hands both over")]
-fn retry(object: Arc<Guarded>, _: &ReconcileError, context: Arc<Context>) -> Action {
-    let uid = object.meta().uid.clone().unwrap_or_default();
-    let failures = context.remember(&uid, |memory| {
-        memory.failures = memory.failures.saturating_add(1);
-        memory.failures
-    });
-    let delay = Duration::from_millis(250).saturating_mul(1 << failures.min(10));
-    Action::requeue(delay.min(LONGEST_RETRY))
+/// A reconcile that ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// For the metrics.
+    pub result: &'static str,
+    /// Whether the service still exists.
+    pub exists: bool,
+    /// Wanted again after this long, even if nothing changes.
+    pub again: Option<Duration>,
 }
 
-async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, ReconcileError> {
-    let started = Instant::now();
-    // Before all watches are read, an absent child may only be unread.
-    if context.stores.wait_until_read().await.is_err() {
-        return Ok(Action::await_change());
+impl Done {
+    fn new(result: &'static str, again: Option<Duration>) -> Self {
+        Self {
+            result,
+            exists: true,
+            again,
+        }
     }
-    let done = match &object.0 {
-        Ok(service) => reconcile_service(service, &context).await,
-        Err(invalid) => refuse_unreadable(invalid, &context)
-            .await
-            .map(|()| (Action::await_change(), "refused")),
+}
+
+/// Reconciles one service.
+pub async fn reconcile(context: &Context, key: &Key) -> Result<Done, ReconcileError> {
+    let Some(row) = context.stores.services.get(key) else {
+        // Its children go with it.
+        context.forget(key);
+        return Ok(Done {
+            exists: false,
+            ..Done::new("gone", None)
+        });
     };
-    let result = done.as_ref().map_or("error", |(_, result)| result);
-    context
-        .metrics
-        .reconciles
-        .get_or_create(&Outcome { result })
-        .inc();
-    context
-        .metrics
-        .reconcile_seconds
-        .observe(started.elapsed().as_secs_f64());
-    let uid = object.meta().uid.clone().unwrap_or_default();
-    done.map(|(action, _)| {
-        context.remember(&uid, |memory| memory.failures = 0);
-        action
-    })
+    context.meet(key, &row.uid);
+    match (&row.content, row.object()) {
+        (Content::Readable(_), Some(object)) => reconcile_service(context, key, &object).await,
+        (Content::Unreadable { metadata, error }, _) => {
+            refuse_unreadable(context, key, metadata, error).await
+        }
+        (Content::Readable(_), None) => unreadable_copy(&row, key),
+    }
+}
+
+/// What was written from a typed object is read back as one.
+fn unreadable_copy(row: &ServiceRow, key: &Key) -> Result<Done, ReconcileError> {
+    tracing::error!(service = %key, uid = row.uid, "the copy of an InferenceService cannot be read");
+    Err(ReconcileError::Panicked)
 }
 
 async fn reconcile_service(
-    object: &InferenceService,
     context: &Context,
-) -> Result<(Action, &'static str), ReconcileError> {
+    key: &Key,
+    object: &InferenceService,
+) -> Result<Done, ReconcileError> {
     if object.metadata.deletion_timestamp.is_some() {
-        return Ok((Action::await_change(), "ok"));
+        return Ok(Done::new("ok", None));
     }
-    let (namespace, name) = (
-        object.metadata.namespace.as_deref(),
-        object.metadata.name.as_deref(),
-    );
-    let around = dereference(
-        &context.stores,
-        namespace.unwrap_or_default(),
-        name.unwrap_or_default(),
-    );
+    let around = dereference(&context.stores, key);
+    let (metadata, previous) = (&object.metadata, object.status.as_ref());
     let service = match validate(object) {
         Ok(service) => service,
         Err(error) => {
@@ -190,128 +130,94 @@ async fn reconcile_service(
                 reason: "InvalidSpec",
                 message: error.to_string(),
             };
-            refuse(
-                &object.metadata,
-                object.status.as_ref(),
-                &refusal,
-                &around,
-                context,
-            )
-            .await?;
-            return Ok((Action::await_change(), "refused"));
+            let told = refuse(context, key, metadata, previous, &refusal, &around).await?;
+            return Ok(Done::new("refused", told.delay()));
         }
     };
     let children = build(&service, &context.images);
     match apply(context, &service, &children).await {
         Ok(()) => {}
         Err(ApplyError::Refused(refusal)) => {
-            refuse(
-                &object.metadata,
-                object.status.as_ref(),
-                &refusal,
-                &around,
-                context,
-            )
-            .await?;
-            // The thing in the way is not watched.
-            return Ok((Action::requeue(Duration::from_secs(30)), "refused"));
+            let told = refuse(context, key, metadata, previous, &refusal, &around).await?;
+            let again = told.delay().unwrap_or(REFUSED_RETRY);
+            return Ok(Done::new("refused", Some(again)));
         }
         Err(error) => return Err(error.into()),
     }
-    let action = tell(object, &service, &children.revision, &around, context).await?;
-    Ok((action, "ok"))
+    tell(context, key, object, &service, &children.revision, &around).await
 }
 
 async fn tell(
+    context: &Context,
+    key: &Key,
     object: &InferenceService,
     service: &Service,
     revision: &str,
     around: &Surroundings,
-    context: &Context,
-) -> Result<Action, ReconcileError> {
-    let model = model_facts(context, &service.uid, revision, &around.pods).await;
-    let waits_for_facts = model.is_none()
-        && around
-            .pods
-            .iter()
-            .any(|p| p.ready && p.revision.as_deref() == Some(revision));
+) -> Result<Done, ReconcileError> {
+    let model = model_facts(context, key, revision, &around.pods).await;
+    let is_current = |p: &&pagoda_operator_core::status::PodView| {
+        p.ready && p.revision.as_deref() == Some(revision)
+    };
+    let waits_for_facts = model.is_none() && around.pods.iter().find(is_current).is_some();
     let url = context.settings.gateway_url();
     let seen = Observed {
-        deployment: around.deployment.as_deref(),
+        deployment: around.deployment.as_ref(),
         pods: around.pods.clone(),
         model,
-        autoscaling: context.recall(&service.uid).autoscaling,
+        autoscaling: context.recall(key).autoscaling,
         gateway_url: &url,
     };
     let previous = object.status.clone().unwrap_or_default();
     let next = status(service, revision, &seen, &previous, &now());
     let subject = Subject {
-        namespace: &service.namespace,
-        name: &service.name,
+        key,
         uid: &service.uid,
     };
-    update_status(context, subject, &previous, &next).await?;
-    Ok(Action::requeue(if waits_for_facts {
-        FACTS_RETRY
-    } else {
-        RESYNC
-    }))
+    let told = update_status(context, subject, &previous, &next).await?;
+    let facts = waits_for_facts.then_some(FACTS_RETRY);
+    Ok(Done::new("ok", told.delay().into_iter().chain(facts).min()))
 }
 
 /// Says in the status why nothing is done about an object.
 async fn refuse(
+    context: &Context,
+    key: &Key,
     metadata: &ObjectMeta,
     previous: Option<&InferenceServiceStatus>,
     refusal: &Refusal,
     around: &Surroundings,
-    context: &Context,
-) -> Result<(), ReconcileError> {
-    let (Some(namespace), Some(name), Some(uid)) =
-        (&metadata.namespace, &metadata.name, &metadata.uid)
-    else {
-        return Ok(());
-    };
+) -> Result<Told, ReconcileError> {
     let generation = metadata.generation.unwrap_or_default();
     let previous = previous.cloned().unwrap_or_default();
     let next = refused(generation, refusal, &around.pods, &previous, &now());
-    let subject = Subject {
-        namespace,
-        name,
-        uid,
-    };
-    update_status(context, subject, &previous, &next).await
+    let uid = metadata.uid.as_deref().unwrap_or_default();
+    update_status(context, Subject { key, uid }, &previous, &next).await
 }
 
 /// An object that does not fit its type: older than a rule, or written past it. Its status cannot be read either, so what
 /// was told is remembered here, or telling it would go on for ever.
 async fn refuse_unreadable(
-    invalid: &InvalidObject,
     context: &Context,
-) -> Result<(), ReconcileError> {
-    let metadata = &invalid.metadata;
-    let (Some(namespace), Some(name), Some(uid)) =
-        (&metadata.namespace, &metadata.name, &metadata.uid)
-    else {
-        return Ok(());
-    };
-    let told = format!("{:?} {}", metadata.generation, invalid.error);
-    if context.recall(uid).unreadable.as_ref() == Some(&told) {
-        return Ok(());
+    key: &Key,
+    metadata: &ObjectMeta,
+    error: &str,
+) -> Result<Done, ReconcileError> {
+    let words = format!("{:?} {error}", metadata.generation);
+    if context.recall(key).unreadable.as_ref() == Some(&words) {
+        return Ok(Done::new("refused", None));
     }
-    tracing::warn!(
-        namespace,
-        name,
-        error = invalid.error,
-        "an InferenceService cannot be read; the others go on"
-    );
+    tracing::warn!(service = %key, error, "an InferenceService cannot be read; the others go on");
     let refusal = Refusal {
         reason: "InvalidSpec",
-        message: format!("the object cannot be read: {}", invalid.error),
+        message: format!("the object cannot be read: {error}"),
     };
-    let around = dereference(&context.stores, namespace, name);
-    refuse(metadata, None, &refusal, &around, context)
-        .map_ok(|()| context.remember(uid, |memory| memory.unreadable = Some(told)))
-        .await
+    let around = dereference(&context.stores, key);
+    let told = refuse(context, key, metadata, None, &refusal, &around).await?;
+    if told == Told::Yes {
+        context.remember(key, |memory| memory.unreadable = Some(words));
+    }
+    Ok(Done::new("refused", told.delay()))
 }
 
 /// Conditions carry whole seconds.

@@ -1,0 +1,193 @@
+//! What is kept of each kind: enough to decide, and no more.
+
+use std::sync::Arc;
+
+use kube::{Resource, ResourceExt, core::DeserializeGuard};
+use pagoda_crds::{InferenceService, names};
+use pagoda_operator_core::{
+    status::PodView,
+    validate::{Service, validate},
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::table::Kept;
+use crate::key::Key;
+use k8s_openapi::{
+    api::{core::v1::Pod, discovery::v1::EndpointSlice},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+/// An InferenceService, or what was wrong with it: one malformed object must not hide the others.
+pub type Guarded = DeserializeGuard<InferenceService>;
+
+/// What `kubectl apply` notes on an object: a second copy of it.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// JSON of an object, without what nobody here reads.
+pub type Json = Arc<[u8]>;
+
+/// An InferenceService.
+#[derive(Debug)]
+pub struct ServiceRow {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// What stands in it.
+    pub content: Content,
+    /// Checked, when the autoscaler has to look after it.
+    pub scaled: Option<Arc<Service>>,
+}
+
+/// What stands in an InferenceService.
+#[derive(Debug)]
+pub enum Content {
+    /// An object that fits its type.
+    Readable(Json),
+    /// One that does not.
+    Unreadable {
+        /// Its metadata.
+        metadata: Box<ObjectMeta>,
+        /// What is wrong with it.
+        error: String,
+    },
+}
+
+impl ServiceRow {
+    /// The object, if it fits its type.
+    pub fn object(&self) -> Option<InferenceService> {
+        match &self.content {
+            Content::Readable(json) => serde_json::from_slice(json).ok(),
+            Content::Unreadable { .. } => None,
+        }
+    }
+}
+
+fn key_of(metadata: &ObjectMeta) -> Option<Key> {
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    Some(Key::new(namespace, metadata.name.as_deref()?))
+}
+
+/// The service that the label names.
+fn named_by<K: Resource<DynamicType = ()>>(object: &K, label: &str) -> Option<Key> {
+    let service = object.labels().get(label)?;
+    Some(Key::new(&object.namespace()?, service))
+}
+
+fn kept<K: Resource<DynamicType = ()>, V>(
+    object: &K,
+    service: Option<Key>,
+    value: V,
+) -> Option<Kept<V>> {
+    Some(Kept {
+        key: key_of(object.meta())?,
+        service,
+        version: object.resource_version().unwrap_or_default(),
+        value,
+    })
+}
+
+/// An InferenceService. `before` spares checking a spec again that is the same.
+pub fn service(object: Guarded, before: Option<Arc<ServiceRow>>) -> Option<Kept<Arc<ServiceRow>>> {
+    let key = key_of(object.meta())?;
+    let version = object.resource_version().unwrap_or_default();
+    let uid = object.meta().uid.clone().unwrap_or_default();
+    let generation = object.meta().generation.unwrap_or_default();
+    let (content, scaled) = match object.0 {
+        Ok(mut object) => {
+            object.metadata.managed_fields = None;
+            if let Some(annotations) = &mut object.metadata.annotations {
+                annotations.remove(LAST_APPLIED);
+            }
+            let same = before.filter(|b| b.uid == uid && b.generation == generation);
+            let scaled = if object.metadata.deletion_timestamp.is_some() {
+                None
+            } else {
+                same.map_or_else(|| scaled(&object), |b| b.scaled.clone())
+            };
+            let json = serde_json::to_vec(&object).ok()?;
+            (Content::Readable(json.into()), scaled)
+        }
+        Err(invalid) => {
+            let content = Content::Unreadable {
+                metadata: Box::new(ObjectMeta {
+                    managed_fields: None,
+                    annotations: None,
+                    ..invalid.metadata
+                }),
+                error: invalid.error,
+            };
+            (content, None)
+        }
+    };
+    Some(Kept {
+        service: Some(key.clone()),
+        key,
+        version,
+        value: Arc::new(ServiceRow {
+            uid,
+            generation,
+            content,
+            scaled,
+        }),
+    })
+}
+
+fn scaled(object: &InferenceService) -> Option<Arc<Service>> {
+    let service = validate(object).ok()?;
+    let scaling = &service.scaling;
+    (scaling.managed_by_pagoda && scaling.min_replicas != scaling.max_replicas)
+        .then(|| Arc::new(service))
+}
+
+/// A child, as JSON: knowing it saves writing it.
+pub fn child<K>(object: K) -> Option<Kept<Json>>
+where
+    K: Resource<DynamicType = ()> + Serialize,
+{
+    let service = named_by(&object, names::LABEL_SERVICE);
+    let json = reduced(&object)?;
+    kept(&object, service, json)
+}
+
+/// A Job that brings a model to nodes.
+pub fn job(object: k8s_openapi::api::batch::v1::Job) -> Option<Kept<Json>> {
+    let service = named_by(&object, names::LABEL_PREFETCH);
+    let json = reduced(&object)?;
+    kept(&object, service, json)
+}
+
+/// The JSON of an object that was applied or seen.
+pub fn reduced<T: Serialize>(object: &T) -> Option<Json> {
+    let mut value = serde_json::to_value(object).ok()?;
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+        if let Some(annotations) = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+        {
+            annotations.remove(LAST_APPLIED);
+        }
+    }
+    Some(serde_json::to_vec(&value).ok()?.into())
+}
+
+/// A pod of a service.
+pub fn pod(object: Pod) -> Option<Kept<Arc<PodView>>> {
+    let service = named_by(&object, names::LABEL_SERVICE);
+    let view = Arc::new(PodView::of(&object));
+    kept(&object, service, view)
+}
+
+/// Where gateways are.
+pub fn gateway(mut object: EndpointSlice) -> Option<Kept<Arc<EndpointSlice>>> {
+    object.metadata.managed_fields = None;
+    let kept = kept(&object, None, ())?;
+    Some(Kept {
+        key: kept.key,
+        service: None,
+        version: kept.version,
+        value: Arc::new(object),
+    })
+}
