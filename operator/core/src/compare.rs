@@ -7,6 +7,23 @@ use crate::quantity;
 /// Fields whose values are quantities, which the API server writes in its own way.
 const QUANTITY_FIELDS: [&str; 2] = ["requests", "limits"];
 
+/// Fields of metadata that are ever looked at.
+const KEPT_METADATA: [&str; 7] = [
+    "annotations",
+    "deletionTimestamp",
+    "labels",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "uid",
+];
+
+/// Notes of kubectl and of the Deployments' controller.
+const DROPPED_ANNOTATIONS: [&str; 2] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "deployment.kubernetes.io/revision",
+];
+
 /// True when applying `desired` would change nothing: every field of it stands in `observed` with its value.
 ///
 /// Fields that only `observed` has are defaults or another actor's. A field that an earlier apply set and this one no
@@ -14,6 +31,25 @@ const QUANTITY_FIELDS: [&str; 2] = ["requests", "limits"];
 /// carries the hash as well.
 pub fn contains(observed: &Value, desired: &Value) -> bool {
     contains_under("", observed, desired)
+}
+
+/// Reduces an observed child to what [`contains`] and a check of its owner can need, so that little is kept of each: its
+/// status and the notes of other actors about it are dropped.
+pub fn reduce(observed: &mut Value) {
+    let Some(object) = observed.as_object_mut() else {
+        return;
+    };
+    object.remove("status");
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    metadata.retain(|field, _| KEPT_METADATA.contains(&field.as_str()));
+    if let Some(annotations) = metadata
+        .get_mut("annotations")
+        .and_then(Value::as_object_mut)
+    {
+        annotations.retain(|key, _| !DROPPED_ANNOTATIONS.contains(&key.as_str()));
+    }
 }
 
 fn contains_under(field: &str, observed: &Value, desired: &Value) -> bool {
@@ -65,6 +101,25 @@ mod tests {
             &observed,
             &json!({"a": 1, "list": [{"name": "x"}], "absent": {}})
         ));
+    }
+
+    #[test]
+    fn what_is_kept_of_a_child_is_enough_to_compare_it_and_to_know_its_owner() {
+        let desired = json!({"kind": "Service", "metadata": {"name": "a", "labels": {"l": "1"}, "annotations": {"x": "1"},
+            "ownerReferences": [{"uid": "u"}]}, "spec": {"type": "ClusterIP"}});
+        let mut observed = desired.clone();
+        observed["status"] = json!({"loadBalancer": {}});
+        observed["metadata"]["managedFields"] = json!([{"manager": "m"}]);
+        observed["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] =
+            json!("{}");
+        observed["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        reduce(&mut observed);
+        assert!(contains(&observed, &desired));
+        assert_eq!(observed.get("status"), None);
+        assert_eq!(observed["metadata"].get("managedFields"), None);
+        assert_eq!(observed["metadata"]["annotations"], json!({"x": "1"}));
+        assert!(observed["metadata"].get("deletionTimestamp").is_some());
+        reduce(&mut json!("text"));
     }
 
     #[test]

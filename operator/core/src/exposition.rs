@@ -41,6 +41,13 @@ impl<'a> Sample<'a> {
     }
 }
 
+impl Sample<'_> {
+    /// The value as a count. Counts stay far below what an f64 holds exactly; a larger one is cut, not wrapped.
+    pub fn count(&self) -> u64 {
+        self.value.min(1e15).round() as u64
+    }
+}
+
 /// All samples of the wanted series. One that cannot be read makes the whole text worthless: half of the
 /// numbers would look like less load.
 pub fn parse<'a>(text: &'a str, wanted: &[&str]) -> Result<Vec<Sample<'a>>, ExpositionError> {

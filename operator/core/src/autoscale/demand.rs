@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::Observation;
-use crate::exposition::{ExpositionError, Sample, declares, parse};
+use super::{Observation, PodReading};
+use crate::exposition::{ExpositionError, declares, parse};
 
 const HELD: &str = "pagoda_gateway_held_requests";
 const IN_FLIGHT: &str = "pagoda_gateway_in_flight_requests";
 const REQUESTS: &str = "pagoda_gateway_requests_total";
-const RUNNING: &str = "vllm:num_requests_running";
-const WAITING: &str = "vllm:num_requests_waiting";
-const SUCCEEDED: &str = "vllm:request_success_total";
+const ROUTE_PODS: &str = "pagoda_gateway_route_pods";
 
 /// Demand on one service at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +52,8 @@ pub struct GatewayReading {
     pub in_flight: u64,
     /// Requests finished.
     pub finished: u64,
+    /// Ready pods that it knows of; none when it does not know the service.
+    pub route_pods: Option<u64>,
 }
 
 impl GatewayReading {
@@ -64,7 +64,7 @@ impl GatewayReading {
             return Err(ExpositionError::Malformed(IN_FLIGHT.to_owned()));
         }
         let mut readings: BTreeMap<(String, String), Self> = BTreeMap::new();
-        for sample in parse(text, &[HELD, IN_FLIGHT, REQUESTS])? {
+        for sample in parse(text, &[HELD, IN_FLIGHT, REQUESTS, ROUTE_PODS])? {
             let (Some(namespace), Some(service)) =
                 (sample.label("namespace"), sample.label("service"))
             else {
@@ -74,47 +74,14 @@ impl GatewayReading {
                 .entry((namespace.to_owned(), service.to_owned()))
                 .or_default();
             match sample.name {
-                HELD => reading.held += count(&sample),
-                IN_FLIGHT => reading.in_flight += count(&sample),
-                _ => reading.finished += count(&sample),
+                HELD => reading.held += sample.count(),
+                IN_FLIGHT => reading.in_flight += sample.count(),
+                ROUTE_PODS => *reading.route_pods.get_or_insert(0) += sample.count(),
+                _ => reading.finished += sample.count(),
             }
         }
         Ok(readings)
     }
-}
-
-/// Counts of one pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PodReading {
-    /// Requests that decode or prefill.
-    pub running: u64,
-    /// Requests that wait for a place.
-    pub waiting: u64,
-    /// Requests finished.
-    pub finished: u64,
-}
-
-impl PodReading {
-    /// Reads a pod's metrics.
-    pub fn parse(text: &str) -> Result<Self, ExpositionError> {
-        if !declares(text, RUNNING) {
-            return Err(ExpositionError::Malformed(RUNNING.to_owned()));
-        }
-        let mut reading = Self::default();
-        for sample in parse(text, &[RUNNING, WAITING, SUCCEEDED])? {
-            match sample.name {
-                RUNNING => reading.running += count(&sample),
-                WAITING => reading.waiting += count(&sample),
-                _ => reading.finished += count(&sample),
-            }
-        }
-        Ok(reading)
-    }
-}
-
-/// Counts of requests stay far below what an f64 holds exactly; a larger one is cut, not wrapped.
-fn count(sample: &Sample<'_>) -> u64 {
-    sample.value.min(1e15).round() as u64
 }
 
 /// What everybody who was asked has said about one service; `None` for one who did not answer in time.
@@ -139,7 +106,8 @@ pub fn observe(current: u32, ready: u32, readings: &ServiceReadings) -> Observat
     let forwarded: u64 = gateways.iter().map(|g| g.in_flight).sum();
     let in_pods: u64 = pods.iter().map(|p| p.running + p.waiting).sum();
     let finished: u64 = gateways.iter().map(|g| g.finished).sum();
-    let done: u64 = pods.iter().map(|p| p.finished).sum();
+    // A server that does not count what it finished tells nothing of arrivals.
+    let done: Option<u64> = pods.iter().map(|p| p.finished).sum();
     Observation {
         current,
         ready,
@@ -149,7 +117,9 @@ pub fn observe(current: u32, ready: u32, readings: &ServiceReadings) -> Observat
             held,
             in_flight: forwarded.max(in_pods),
             gateway_arrivals: all_gateways.then_some(finished + forwarded + held),
-            pod_arrivals: (all_pods && !pods.is_empty()).then_some(done + in_pods),
+            pod_arrivals: done
+                .filter(|_| all_pods && !pods.is_empty())
+                .map(|done| done + in_pods),
         },
     }
 }

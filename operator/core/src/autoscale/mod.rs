@@ -10,11 +10,13 @@
 
 mod demand;
 mod history;
+mod pod_reading;
 #[cfg(test)]
 mod tests;
 
-pub use demand::{Demand, GatewayReading, PodReading, ServiceReadings, observe};
+pub use demand::{Demand, GatewayReading, ServiceReadings, observe};
 pub use history::History;
+pub use pod_reading::PodReading;
 
 use pagoda_crds::api::Metric;
 use std::fmt;

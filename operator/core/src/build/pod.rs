@@ -1,89 +1,146 @@
-//! The pod template: how a model comes into the pod, and the engine that serves it.
+//! The pod template.
 
 use pagoda_crds::names;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{Images, labels, overlay};
-use crate::validate::{ModelUri, Service, Source};
+use super::{Images, Setup, engine, hardware, labels, model, overlay};
+use crate::validate::Service;
 
 /// User and group of the engine's image.
-const USER: u32 = 65532;
+pub(super) const USER: u32 = 65532;
 /// Beyond the drain: the engine's grace for late routers, and its own exit.
 const TERMINATION_MARGIN_SECONDS: u32 = 15;
-/// A pod may load for half an hour before it counts as dead.
-const STARTUP_SECONDS: u32 = 1800;
-/// Weights of small models and the engine itself; for others users state their own requests.
-const DEFAULT_MEMORY_BYTES: u64 = 512 << 20;
+/// Another server is told to end when its drain is over, and then needs time for that.
+const FOREIGN_MARGIN_SECONDS: u32 = 45;
+/// Stands for the ConfigMap's name until the revision has one; no ConfigMap can be called so.
+const UNNAMED: &str = "";
 
-/// The template without its revision.
-pub(super) fn template(service: &Service, images: &Images, config_hash: &str) -> Value {
+/// Where the static binary lies for containers of other images.
+pub(super) const BINARY_DIRECTORY: &str = "/pagoda-bin";
+/// The static binary there.
+pub(super) const BINARY: &str = "/pagoda-bin/pagoda-engine";
+
+/// The template of a revision that has no name yet, so that equal pods have equal templates.
+pub(super) fn template(service: &Service, setup: &Setup, config_hash: Option<&str>) -> Value {
     let mut template = json!({
-        "metadata": {
-            "labels": labels(service),
-            "annotations": {names::ANNOTATION_CONFIG_HASH: config_hash}
-        },
-        "spec": spec(service, images)
+        "metadata": {"labels": labels(service)},
+        "spec": spec(service, setup)
     });
+    if let Some(hash) = config_hash {
+        template["metadata"]["annotations"] = json!({names::ANNOTATION_CONFIG_HASH: hash});
+    }
     overlay::lay(&mut template, &service.overlay);
+    hardware::lay(&mut template["spec"], service);
     template
 }
 
-fn spec(service: &Service, images: &Images) -> Value {
+/// Names the revision in its template.
+pub(super) fn name_revision(template: &mut Value, revision: &str, revision_name: &str) {
+    template["metadata"]["labels"][names::LABEL_REVISION] = revision.into();
+    let volumes = template["spec"]["volumes"].as_array_mut();
+    for volume in volumes.into_iter().flatten() {
+        let name = volume.pointer_mut("/configMap/name");
+        if let Some(name) = name.filter(|name| **name == UNNAMED) {
+            *name = revision_name.into();
+        }
+    }
+}
+
+fn spec(service: &Service, setup: &Setup) -> Value {
+    let margin = if service.foreign.is_some() {
+        FOREIGN_MARGIN_SECONDS
+    } else {
+        TERMINATION_MARGIN_SECONDS
+    };
     let mut spec = json!({
         "serviceAccountName": service.name,
         "automountServiceAccountToken": false,
         "enableServiceLinks": false,
-        "terminationGracePeriodSeconds": service.drain_seconds + TERMINATION_MARGIN_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": true,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"}
-        },
+        "terminationGracePeriodSeconds": service.drain_seconds + margin,
+        "securityContext": security_context(service),
         "topologySpreadConstraints": [{
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": super::selector(service)}
         }],
-        "containers": [engine(service, images)],
-        "volumes": volumes(service)
+        "containers": [engine::container(service, setup)]
     });
-    let init = service
-        .source
-        .as_ref()
-        .map_or_else(Vec::new, |source| init_containers(source, images));
+    let volumes = volumes(service, setup);
+    if !volumes.is_empty() {
+        spec["volumes"] = volumes.into();
+    }
+    let init = init_containers(service, setup);
     if !init.is_empty() {
         spec["initContainers"] = init.into();
+    }
+    if let Some(class) = &service.runtime_class_name {
+        spec["runtimeClassName"] = class.as_str().into();
     }
     spec
 }
 
-fn engine(service: &Service, images: &Images) -> Value {
-    let mut mounts = vec![json!({"name": "config", "mountPath": "/etc/pagoda", "readOnly": true})];
-    if service.source.is_some() {
-        mounts.push(json!({"name": "model", "mountPath": "/model", "readOnly": true}));
+/// Images of other servers run as whatever user they were made for; containers of ours beside them as ours.
+fn security_context(service: &Service) -> Value {
+    if service.foreign.is_some() {
+        return json!({"seccompProfile": {"type": "RuntimeDefault"}});
     }
-    let mut engine = container(
-        names::CONTAINER_ENGINE,
-        images,
-        &["serve", "--config", names::ENGINE_CONFIG_PATH],
-    );
-    engine["ports"] =
-        json!([{"name": names::PORT_HTTP, "containerPort": names::ENGINE_PORT, "protocol": "TCP"}]);
-    engine["resources"] = resources(service);
-    engine["volumeMounts"] = mounts.into();
-    engine["startupProbe"] = probe("/health/live", 1, STARTUP_SECONDS);
-    engine["readinessProbe"] = probe("/health/ready", 1, 3);
-    engine["livenessProbe"] = probe("/health/live", 10, 6);
-    engine
+    json!({
+        "runAsNonRoot": true,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"}
+    })
+}
+
+fn init_containers(service: &Service, setup: &Setup) -> Vec<Value> {
+    let source = service.source.as_ref();
+    let mut containers = Vec::new();
+    if service.foreign.is_some() || source.is_some_and(model::needs_binary) {
+        let args = ["install", BINARY];
+        let mut install = container(service, names::CONTAINER_BINARY, &setup.images, &args);
+        install["volumeMounts"] = json!([binary_mount(false)]);
+        containers.push(install);
+    }
+    if let Some(source) = source {
+        containers.extend(model::container(service, source, setup));
+        containers.extend(model::lock(service, source, setup));
+    }
+    containers
+}
+
+fn volumes(service: &Service, setup: &Setup) -> Vec<Value> {
+    let source = service.source.as_ref();
+    let mut volumes = Vec::new();
+    if service.foreign.is_none() {
+        volumes.push(json!({"name": "config", "configMap": {"name": UNNAMED}}));
+    }
+    if let Some(source) = source {
+        volumes.extend(model::volumes(source, setup));
+    }
+    if service.foreign.is_some() || source.is_some_and(model::needs_binary) {
+        volumes.push(json!({"name": "engine-binary", "emptyDir": {}}));
+    }
+    if service.foreign.is_some() && service.gpu.is_some() {
+        volumes.push(json!({"name": "shm", "emptyDir": {"medium": "Memory"}}));
+    }
+    volumes
+}
+
+/// Where the static binary lies.
+pub(super) fn binary_mount(read_only: bool) -> Value {
+    let mut mount = json!({"name": "engine-binary", "mountPath": BINARY_DIRECTORY});
+    if read_only {
+        mount["readOnly"] = true.into();
+    }
+    mount
 }
 
 /// A container of the engine's image, locked down. The image's entry point is the engine's binary.
-fn container(name: &str, images: &Images, args: &[&str]) -> Value {
-    json!({
+pub(super) fn container(service: &Service, name: &str, images: &Images, args: &[&str]) -> Value {
+    let mut container = json!({
         "name": name,
         "image": images.engine,
         "imagePullPolicy": images.pull_policy,
@@ -95,117 +152,12 @@ fn container(name: &str, images: &Images, args: &[&str]) -> Value {
             "readOnlyRootFilesystem": true,
             "capabilities": {"drop": ["ALL"]}
         }
-    })
-}
-
-/// The timeout is generous: a pod whose cores are busy with a forward pass is slow, not dead.
-fn probe(path: &str, period_seconds: u32, failures: u32) -> Value {
-    json!({
-        "httpGet": {"path": path, "port": names::PORT_HTTP, "scheme": "HTTP"},
-        "periodSeconds": period_seconds,
-        "timeoutSeconds": 5,
-        "failureThreshold": failures
-    })
-}
-
-fn resources(service: &Service) -> Value {
-    let mut resources = service
-        .resources
-        .as_ref()
-        .and_then(|r| serde_json::to_value(r).ok())
-        .filter(|r| r.as_object().is_some_and(|map| !map.is_empty()))
-        .unwrap_or_else(|| json!({"requests": default_requests(service)}));
-    if let Some(gpu) = &service.gpu {
-        // Kubernetes takes a limit of an extended resource as its request.
-        if !resources["limits"].is_object() {
-            resources["limits"] = Value::Object(Map::new());
-        }
-        resources["limits"][&gpu.resource] = gpu.count.to_string().into();
+    });
+    if service.foreign.is_some() {
+        let context = &mut container["securityContext"];
+        context["runAsNonRoot"] = true.into();
+        context["runAsUser"] = USER.into();
+        context["runAsGroup"] = USER.into();
     }
-    resources
-}
-
-fn default_requests(service: &Service) -> Value {
-    if service.engine.simulated.is_some() {
-        return json!({"cpu": "50m", "memory": "64Mi"});
-    }
-    let mebibytes = (service.engine.kv_bytes + DEFAULT_MEMORY_BYTES).div_ceil(1 << 20);
-    json!({"cpu": "500m", "memory": format!("{mebibytes}Mi")})
-}
-
-fn volumes(service: &Service) -> Value {
-    let mut volumes = vec![json!({"name": "config", "configMap": {"name": service.name}})];
-    let Some(source) = &service.source else {
-        return volumes.into();
-    };
-    let fetched = || json!({"name": "model", "emptyDir": {}});
-    let lies_in = |name: &str| match &source.uri {
-        ModelUri::File { directory, .. } => {
-            Some(json!({"name": name, "hostPath": {"path": directory}}))
-        }
-        ModelUri::Pvc { claim, .. } => Some(
-            json!({"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": true}}),
-        ),
-        _ => None,
-    };
-    match (&source.uri, &source.sha256) {
-        (ModelUri::File { .. } | ModelUri::Pvc { .. }, None) => volumes.extend(lies_in("model")),
-        (ModelUri::Image { .. }, _) => {
-            volumes.extend([fetched(), json!({"name": "engine-binary", "emptyDir": {}})]);
-        }
-        _ => volumes.extend([Some(fetched()), lies_in("source")].into_iter().flatten()),
-    }
-    volumes.into()
-}
-
-/// What brings the model to [`names::MODEL_PATH`]; nothing when the engine reads it where it lies. A hash is checked
-/// while copying, so a mounted model that has one is copied.
-fn init_containers(source: &Source, images: &Images) -> Vec<Value> {
-    let model_mount = json!({"name": "model", "mountPath": "/model"});
-    let source_mount = json!({"name": "source", "mountPath": "/source", "readOnly": true});
-    let from = |uri: &str| fetch(uri, source, images);
-    match &source.uri {
-        ModelUri::Https { url } => vec![with_mounts(from(url), vec![model_mount])],
-        ModelUri::File { file, .. } if source.sha256.is_some() => {
-            vec![with_mounts(
-                from(&format!("file:///source/{file}")),
-                vec![model_mount, source_mount],
-            )]
-        }
-        ModelUri::Pvc { path, .. } if source.sha256.is_some() => {
-            vec![with_mounts(
-                from(&format!("file:///source/{path}")),
-                vec![model_mount, source_mount],
-            )]
-        }
-        ModelUri::File { .. } | ModelUri::Pvc { .. } => Vec::new(),
-        ModelUri::Image { reference, path } => {
-            let binary_mount = json!({"name": "engine-binary", "mountPath": "/pagoda-bin"});
-            let install = container(
-                names::CONTAINER_BINARY,
-                images,
-                &["install", "/pagoda-bin/pagoda-engine"],
-            );
-            let mut model = from(&format!("file://{path}"));
-            model["image"] = reference.as_str().into();
-            model["command"] = json!(["/pagoda-bin/pagoda-engine"]);
-            vec![
-                with_mounts(install, vec![binary_mount.clone()]),
-                with_mounts(model, vec![model_mount, binary_mount]),
-            ]
-        }
-    }
-}
-
-fn fetch(uri: &str, source: &Source, images: &Images) -> Value {
-    let mut args = vec!["fetch", uri, "--to", names::MODEL_PATH];
-    if let Some(sha256) = &source.sha256 {
-        args.extend(["--sha256", sha256]);
-    }
-    container(names::CONTAINER_MODEL, images, &args)
-}
-
-fn with_mounts(mut container: Value, mounts: Vec<Value>) -> Value {
-    container["volumeMounts"] = mounts.into();
     container
 }

@@ -1,8 +1,6 @@
-//! Conditions, and the transitions between them.
+//! Conditions, and since when they hold.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-
-use super::{AUTOSCALING, MODEL_LOADED, READY};
 
 /// A condition before it knows since when it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,17 +23,16 @@ impl Draft {
 }
 
 impl Draft {
-    /// An earlier condition of the autoscaler once more, if it came of a look at metrics.
-    pub(super) fn again(condition: &Condition) -> Option<Self> {
-        let looked = ["FollowsMetrics", "AtMaximum", "NoMetrics", "PartialMetrics"];
+    /// An earlier condition once more, if its reason is one that comes of a look.
+    pub(super) fn again(
+        kind: &'static str,
+        condition: &Condition,
+        looked: &[&str],
+    ) -> Option<Self> {
         let keep = looked.contains(&condition.reason.as_str());
         keep.then(|| {
-            Self::new(
-                AUTOSCALING,
-                &condition.status,
-                &condition.reason,
-                &condition.message,
-            )
+            let (reason, message) = (&condition.reason, &condition.message);
+            Self::new(kind, &condition.status, reason, message)
         })
     }
 }
@@ -66,45 +63,4 @@ pub(super) fn settle(
         .collect();
     conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
     conditions
-}
-
-/// A change worth an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transition {
-    /// Whether a person should look.
-    pub warning: bool,
-    /// CamelCase word.
-    pub reason: String,
-    /// Sentence.
-    pub message: String,
-}
-
-/// What changed between two lists of conditions. Steps on the way to ready are no events; reaching it, failing and
-/// recovering are.
-pub fn transitions(previous: &[Condition], next: &[Condition]) -> Vec<Transition> {
-    let find = |list: &'_ [Condition], kind: &str| list.iter().find(|c| c.type_ == kind).cloned();
-    let changed = |kind: &str| {
-        let after = find(next, kind)?;
-        let before = find(previous, kind);
-        let same = before.is_some_and(|b| b.status == after.status && b.reason == after.reason);
-        (!same).then_some(after)
-    };
-    let on_the_way = ["Starting", "Fetching", "Loading", "RollingOut"];
-    let ready = changed(READY)
-        .filter(|c| !on_the_way.contains(&c.reason.as_str()))
-        .map(|c| (c.status != "True", c));
-    let loaded = changed(MODEL_LOADED)
-        .filter(|c| c.status == "True")
-        .map(|c| (false, c));
-    let blind = ["NoMetrics", "PartialMetrics"];
-    let scaling = changed(AUTOSCALING)
-        .filter(|c| blind.contains(&c.reason.as_str()))
-        .map(|c| (true, c));
-    let all = [loaded, ready, scaling].into_iter().flatten();
-    all.map(|(warning, c)| Transition {
-        warning,
-        reason: c.reason,
-        message: c.message,
-    })
-    .collect()
 }

@@ -4,26 +4,38 @@
 //! service for its next request, and it stays true while the autoscaler adds pods to ones that answer. Messages hold
 //! nothing that changes by itself, so that a service at rest is written by nobody.
 
+mod autoscaling;
 mod conditions;
-mod pods;
+mod events;
+mod health;
+mod load;
+mod routes;
 #[cfg(test)]
 mod tests;
 
-pub use conditions::{Transition, transitions};
-pub use pods::PodView;
+pub use crate::pods::PodView;
+pub use events::{Transition, transitions};
+pub use load::{LoadMeter, LoadReading};
+pub use routes::{Contested, NameIndex, RouteView};
 
-use k8s_openapi::{
-    api::apps::v1::Deployment,
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pagoda_crds::{
-    api::{InferenceServiceStatus, LastDecision, ModelStatus, ScalingStatus},
-    wire::ModelInfo,
+    api::{
+        FetchStatus, InferenceServiceStatus, LastDecision, ModelStatus, RevisionStatus,
+        ScalingStatus,
+    },
+    wire::{FetchProgress, ModelInfo},
 };
 
-use crate::{autoscale::Reason, build::selector_text, validate::Service};
+use crate::{
+    autoscale::Reason,
+    build::selector_text,
+    placement::NoNodeFits,
+    rollout::{DeploymentView, Plan},
+    validate::Service,
+};
 use conditions::{Draft, settle};
-use pods::Diagnosis;
+use health::{Census, Health};
 
 /// Condition that the pods of the current spec answer.
 pub const READY: &str = "Ready";
@@ -31,6 +43,8 @@ pub const READY: &str = "Ready";
 pub const MODEL_LOADED: &str = "ModelLoaded";
 /// Condition that the number of pods follows its metrics.
 pub const AUTOSCALING: &str = "Autoscaling";
+/// Condition that the gateways know the service, and that its names are its own.
+pub const ROUTES_READY: &str = "RoutesReady";
 /// Condition, present while true, that the operator is at work.
 pub const RECONCILING: &str = "Reconciling";
 /// Condition, present while true, that only a change by somebody else helps.
@@ -39,10 +53,20 @@ pub const STALLED: &str = "Stalled";
 /// What was seen of a service.
 #[derive(Clone, Debug, Default)]
 pub struct Observed<'a> {
-    /// Its Deployment.
-    pub deployment: Option<&'a Deployment>,
-    /// Its pods.
-    pub pods: Vec<PodView>,
+    /// What its rollout does.
+    pub plan: Option<&'a Plan>,
+    /// The Deployment of the current spec's revision.
+    pub deployment: Option<&'a DeploymentView>,
+    /// Its pods, of all revisions.
+    pub pods: &'a [PodView],
+    /// Why no node could ever hold a pod, if that is so.
+    pub placement: Option<&'a NoNodeFits>,
+    /// What gateways know of it; none before they were asked.
+    pub routes: Option<RouteView>,
+    /// How far pods that fetch the model have come, as they told.
+    pub fetching: &'a [FetchProgress],
+    /// What pods carry, when a window of it was measured just now.
+    pub load: Option<LoadReading>,
     /// Facts of the model, as a ready pod told them.
     pub model: Option<ModelInfo>,
     /// What the autoscaler thinks.
@@ -77,20 +101,29 @@ pub fn status(
     previous: &InferenceServiceStatus,
     now: &Time,
 ) -> InferenceServiceStatus {
-    let census = Census::count(&seen.pods, revision);
-    let health = health(service, seen, &census);
-    let autoscaled = previous.conditions.iter().find(|c| c.type_ == AUTOSCALING);
+    let census = Census::count(seen.pods, revision);
+    let health = Health::of(service, seen, &census);
+    let earlier = |kind: &str| previous.conditions.iter().find(|c| c.type_ == kind);
     let mut drafts = vec![
         health.ready.clone(),
-        model_loaded(service, &census, &health),
-        autoscaling(service, &seen.autoscaling, autoscaled),
+        health.model_loaded(service, &census),
+        autoscaling::autoscaling(service, &seen.autoscaling, earlier(AUTOSCALING)),
+        routes::routes_ready(seen.routes.as_ref(), earlier(ROUTES_READY)),
     ];
-    drafts.extend(progress(&health));
+    drafts.extend(health.progress());
     InferenceServiceStatus {
-        revision: None,
-        rollout: None,
-        load: None,
-        fetch: None,
+        revision: seen.plan.map_or_else(
+            || previous.revision.clone(),
+            |plan| {
+                Some(RevisionStatus {
+                    current: plan.current.clone(),
+                    updated: revision.to_owned(),
+                })
+            },
+        ),
+        rollout: seen.plan.and_then(|plan| plan.status.clone()),
+        load: load::load(service, seen.load, previous.load.as_ref()),
+        fetch: fetch(seen, revision, previous),
         observed_generation: Some(service.generation),
         url: Some(seen.gateway_url.to_owned()),
         replicas: census.alive as i32,
@@ -129,7 +162,7 @@ pub fn refused(
     let kept = previous
         .conditions
         .iter()
-        .filter(|c| [MODEL_LOADED, AUTOSCALING].contains(&c.type_.as_str()))
+        .filter(|c| [MODEL_LOADED, AUTOSCALING, ROUTES_READY].contains(&c.type_.as_str()))
         .cloned();
     let mut conditions = settle(&previous.conditions, drafts, generation, now);
     conditions.extend(kept);
@@ -143,185 +176,32 @@ pub fn refused(
     }
 }
 
-/// Pods by what they are.
-struct Census {
-    /// Not leaving.
-    alive: usize,
-    /// Not leaving, and answering.
-    ready: usize,
-    /// Of the current revision and answering.
-    current_ready: usize,
-    /// Of an older revision, not leaving.
-    old: usize,
-    old_ready: usize,
-    diagnosis: Option<Diagnosis>,
-}
+/// Percent between two words about a fetch.
+const FETCH_STEP_PERCENT: u64 = 5;
 
-impl Census {
-    fn count(pods: &[PodView], revision: &str) -> Self {
-        let alive = || pods.iter().filter(|p| !p.leaving);
-        let current = || alive().filter(|p| p.revision.as_deref() == Some(revision));
-        let ready = alive().filter(|p| p.ready).count();
-        let current_ready = current().filter(|p| p.ready).count();
-        Self {
-            alive: alive().count(),
-            ready,
-            current_ready,
-            old: alive().count() - current().count(),
-            old_ready: ready - current_ready,
-            diagnosis: current()
-                .filter(|p| !p.ready)
-                .filter_map(PodView::diagnosis)
-                .max(),
-        }
-    }
-}
-
-struct Health {
-    ready: Draft,
-    /// Only somebody else's change helps.
-    stalled: bool,
-    failure: Option<Diagnosis>,
-}
-
-fn health(service: &Service, seen: &Observed<'_>, census: &Census) -> Health {
-    let sound = |ready: Draft| Health {
-        ready,
-        stalled: false,
-        failure: None,
+/// How far the pod has come that is furthest behind. What was told before stands while pods fetch that did not answer.
+fn fetch(
+    seen: &Observed<'_>,
+    revision: &str,
+    previous: &InferenceServiceStatus,
+) -> Option<FetchStatus> {
+    let progress = |p: &FetchProgress| {
+        let total = p.total_bytes.filter(|total| *total > 0)?;
+        let percent = u128::from(p.bytes.min(total)) * 100 / u128::from(total);
+        Some((percent as u64, total))
     };
-    let draft =
-        |status: &str, reason: &str, message: &str| Draft::new(READY, status, reason, message);
-    if service.replicas == 0 {
-        return sound(draft(
-            "True",
-            "ScaledToZero",
-            "no pods run; the gateway starts one for the next request",
-        ));
+    if let Some((percent, total)) = seen.fetching.iter().filter_map(progress).min() {
+        let steps = percent / FETCH_STEP_PERCENT * FETCH_STEP_PERCENT;
+        return Some(FetchStatus {
+            percent: steps as i32,
+            total_bytes: i64::try_from(total).unwrap_or(i64::MAX),
+        });
     }
-    if census.current_ready == 0 {
-        return unready(seen, census);
-    }
-    if census.old > 0 {
-        return sound(draft(
-            "False",
-            "RollingOut",
-            "pods of the new revision are taking over from the old one",
-        ));
-    }
-    if census.current_ready < service.replicas as usize {
-        return sound(draft(
-            "True",
-            "PodsReady",
-            "some pods answer, and more are on their way",
-        ));
-    }
-    sound(draft("True", "PodsReady", "all pods answer"))
-}
-
-fn unready(seen: &Observed<'_>, census: &Census) -> Health {
-    let replica_failure = seen.deployment.and_then(pods::replica_failure);
-    let failure = census.diagnosis.clone().max(replica_failure);
-    let progress = Diagnosis::starting();
-    let worst = failure.clone().unwrap_or(progress);
-    let mut message = worst.message.clone();
-    if census.old_ready > 0 {
-        message.push_str("; pods of the previous revision go on serving");
-    }
-    let deadline = seen.deployment.is_some_and(pods::past_deadline);
-    Health {
-        ready: Draft::new(READY, "False", &worst.reason, &message),
-        stalled: worst.is_permanent() || deadline,
-        failure: failure.filter(Diagnosis::is_failure),
-    }
-}
-
-fn model_loaded(service: &Service, census: &Census, health: &Health) -> Draft {
-    if census.current_ready > 0 {
-        return Draft::new(MODEL_LOADED, "True", "Loaded", "a pod has loaded the model");
-    }
-    match &health.failure {
-        Some(failure) => Draft::new(MODEL_LOADED, "False", &failure.reason, &failure.message),
-        None if service.replicas == 0 => Draft::new(
-            MODEL_LOADED,
-            "Unknown",
-            "ScaledToZero",
-            "no pod runs that could load it",
-        ),
-        None => Draft::new(
-            MODEL_LOADED,
-            "False",
-            &health.ready.reason,
-            "no pod of the current spec has loaded the model yet",
-        ),
-    }
-}
-
-fn autoscaling(service: &Service, view: &Autoscaling, previous: Option<&Condition>) -> Draft {
-    let draft = |status: &str, reason: &str, message: &str| {
-        Draft::new(AUTOSCALING, status, reason, message)
-    };
-    let scaling = &service.scaling;
-    if !scaling.managed_by_pagoda {
-        return draft(
-            "False",
-            "ManagedExternally",
-            "scaling.managedBy is External: the scale subresource sets the number of pods",
-        );
-    }
-    if scaling.min_replicas == scaling.max_replicas {
-        return draft(
-            "False",
-            "FixedReplicas",
-            "scaling.minReplicas equals scaling.maxReplicas",
-        );
-    }
-    match view.reason {
-        // An operator that just started has not looked yet; what its predecessor saw stands until it has.
-        None => previous
-            .and_then(Draft::again)
-            .unwrap_or_else(|| draft("Unknown", "Starting", "no decision was made yet")),
-        Some(Reason::NoMetrics) => draft(
-            "False",
-            "NoMetrics",
-            "neither gateway nor pods tell their load: the number of pods is held",
-        ),
-        Some(Reason::PartialMetrics) => draft(
-            "False",
-            "PartialMetrics",
-            "not every gateway and pod tells its load: pods may be added, none are removed",
-        ),
-        Some(Reason::AtMaximum(_)) => draft(
-            "True",
-            "AtMaximum",
-            "the load asks for more pods than scaling.maxReplicas allows",
-        ),
-        Some(_) => draft(
-            "True",
-            "FollowsMetrics",
-            "the number of pods follows its metrics",
-        ),
-    }
-}
-
-fn progress(health: &Health) -> Option<Draft> {
-    if health.stalled {
-        Some(Draft::new(
-            STALLED,
-            "True",
-            &health.ready.reason,
-            &health.ready.message,
-        ))
-    } else if health.ready.status != "True" {
-        Some(Draft::new(
-            RECONCILING,
-            "True",
-            &health.ready.reason,
-            &health.ready.message,
-        ))
-    } else {
-        None
-    }
+    let fetches = |p: &PodView| p.fetching && p.revision.as_deref() == Some(revision);
+    previous
+        .fetch
+        .clone()
+        .filter(|_| seen.pods.iter().any(fetches))
 }
 
 fn model_status(model: &ModelInfo) -> ModelStatus {

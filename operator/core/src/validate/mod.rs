@@ -3,23 +3,31 @@
 //! The schema and its rules refuse most of this at `kubectl apply` already. What comes here may still be
 //! older than a rule, or break what no rule can say.
 
+mod engine;
+mod hardware;
 mod model_uri;
+mod rollout;
+mod source;
 #[cfg(test)]
 mod tests;
 
-pub use model_uri::{ModelUri, UriError};
+pub use engine::{EngineSettings, ForeignEngine};
+pub use hardware::Gpu;
+pub use model_uri::{ModelUri, RemoteScheme, UriError};
+pub use rollout::{CanarySettings, RolloutSettings};
+pub use source::Source;
 
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use pagoda_crds::{
     InferenceService,
-    api::{AcceleratorKind, Engine, ManagedBy, Metric, RolloutStrategy, Scaling},
+    api::{ManagedBy, Metric, Scaling},
     names,
-    wire::{ExecutorKind, SimulatedConfig},
+    wire::ExecutorKind,
 };
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-use crate::quantity::{QuantityError, parse_milli, parse_whole};
+use crate::quantity::{QuantityError, parse_milli};
 
 /// Why a spec cannot be served. Each message says what to change.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -63,6 +71,9 @@ pub enum ValidateError {
         /// Most pods.
         max: u32,
     },
+    /// A field holds what it cannot.
+    #[error("{0}")]
+    Field(&'static str),
     /// The overlay does not fit a PodSpec.
     #[error("podTemplate.spec does not fit a PodSpec: {0}")]
     PodTemplate(String),
@@ -84,61 +95,30 @@ pub struct Service {
     pub generation: i64,
     /// Names that clients call the model by; at least one.
     pub model_names: Vec<String>,
-    /// The model, unless the executor is simulated.
+    /// The model; none with the simulated executor, or with another server that brings its own.
     pub source: Option<Source>,
     /// GPUs, if any.
     pub gpu: Option<Gpu>,
     /// Requests and limits as the user wrote them.
     pub resources: Option<ResourceRequirements>,
+    /// Class of the pods' runtime, if not the cluster's default.
+    pub runtime_class_name: Option<String>,
+    /// Label of nodes that names a domain of fast links, if pods are placed by one.
+    pub domain_label: Option<String>,
     /// The engine's settings.
     pub engine: EngineSettings,
+    /// Another server than Pagoda's engine.
+    pub foreign: Option<ForeignEngine>,
     /// How many pods.
     pub scaling: ScalingSettings,
     /// Pods that the spec asks for now.
     pub replicas: u32,
-    /// Whether old pods end before new ones start.
-    pub terminate_first: bool,
+    /// How a new revision takes over.
+    pub rollout: RolloutSettings,
     /// Seconds that open requests get.
     pub drain_seconds: u32,
     /// What the user lays over the pods.
     pub overlay: Overlay,
-}
-
-/// A model's file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// Where it lies.
-    pub uri: ModelUri,
-    /// Its SHA-256 in lower-case digits.
-    pub sha256: Option<String>,
-}
-
-/// GPUs of each pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gpu {
-    /// Resource to request.
-    pub resource: String,
-    /// How many.
-    pub count: u32,
-}
-
-/// The engine's settings with sizes in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EngineSettings {
-    /// What computes.
-    pub executor: ExecutorKind,
-    /// Longest prompt plus answer, in tokens.
-    pub max_context_tokens: u32,
-    /// Sequences that decode together.
-    pub max_sequences: u32,
-    /// Tokens of a forward pass.
-    pub step_tokens: u32,
-    /// Tokens of a KV block.
-    pub block_tokens: u32,
-    /// Memory of the KV cache.
-    pub kv_bytes: u64,
-    /// Timings, exactly when the executor is simulated.
-    pub simulated: Option<SimulatedConfig>,
 }
 
 /// How many pods, and what moves their number.
@@ -208,21 +188,21 @@ pub fn validate(object: &InferenceService) -> Result<Service, ValidateError> {
         } else {
             spec.model.names.clone()
         },
-        source: if simulated {
-            None
-        } else {
-            Some(validate_source(object)?)
+        source: match &spec.model.source {
+            _ if simulated => None,
+            Some(source) => Some(source::validate(source)?),
+            None if spec.engine.image.is_some() => None,
+            None => return Err(ValidateError::NoSource),
         },
-        gpu: gpu(object),
-        resources: validate_resources(spec.hardware.resources.as_ref())?,
-        engine: validate_engine(&spec.engine)?,
+        gpu: hardware::gpu(&spec.hardware.accelerator)?,
+        resources: hardware::resources(spec.hardware.resources.as_ref())?,
+        runtime_class_name: hardware::runtime_class(&spec.hardware)?,
+        domain_label: hardware::domain_label(&spec.hardware)?,
+        engine: engine::settings(&spec.engine)?,
+        foreign: engine::foreign(&spec.engine)?,
         replicas: replicas(spec.replicas, &scaling),
         scaling,
-        terminate_first: match spec.rollout.strategy {
-            RolloutStrategy::Auto => spec.hardware.accelerator.kind == AcceleratorKind::Nvidia,
-            RolloutStrategy::Surge | RolloutStrategy::Canary => false,
-            RolloutStrategy::TerminateFirst => true,
-        },
+        rollout: rollout::validate(&spec.rollout)?,
         drain_seconds: spec.rollout.drain_seconds,
         overlay: validate_overlay(object)?,
         name,
@@ -240,78 +220,6 @@ fn check_name(name: &str) -> Result<(), ValidateError> {
     } else {
         Err(ValidateError::Name(name.chars().take(80).collect()))
     }
-}
-
-fn validate_source(object: &InferenceService) -> Result<Source, ValidateError> {
-    let source = object
-        .spec
-        .model
-        .source
-        .as_ref()
-        .ok_or(ValidateError::NoSource)?;
-    let sha256 = source.sha256.as_ref().map(|hash| hash.to_ascii_lowercase());
-    if sha256
-        .as_ref()
-        .is_some_and(|h| h.len() != 64 || !h.bytes().all(|b| b.is_ascii_hexdigit()))
-    {
-        return Err(ValidateError::Sha256);
-    }
-    Ok(Source {
-        uri: ModelUri::parse(&source.uri)?,
-        sha256,
-    })
-}
-
-fn gpu(object: &InferenceService) -> Option<Gpu> {
-    let accelerator = &object.spec.hardware.accelerator;
-    (accelerator.kind == AcceleratorKind::Nvidia).then(|| Gpu {
-        resource: accelerator
-            .resource
-            .clone()
-            .unwrap_or_else(|| "nvidia.com/gpu".into()),
-        count: accelerator.count,
-    })
-}
-
-fn validate_resources(
-    resources: Option<&ResourceRequirements>,
-) -> Result<Option<ResourceRequirements>, ValidateError> {
-    let lists = resources
-        .iter()
-        .flat_map(|r| [&r.requests, &r.limits])
-        .flatten();
-    for quantity in lists.flat_map(BTreeMap::values) {
-        if !matches!(parse_milli(quantity), Ok(milli) if milli >= 0) {
-            return Err(ValidateError::Quantity {
-                field: "hardware.resources",
-                expected: "quantities of 0 or more",
-                actual: quantity.0.clone(),
-            });
-        }
-    }
-    Ok(resources.cloned())
-}
-
-fn validate_engine(engine: &Engine) -> Result<EngineSettings, ValidateError> {
-    let simulated = engine.executor == ExecutorKind::Simulated;
-    let kv_bytes = parse_whole(&engine.kv_memory)
-        .ok()
-        .and_then(|bytes| u64::try_from(bytes).ok());
-    Ok(EngineSettings {
-        executor: engine.executor,
-        max_context_tokens: engine.max_context_tokens,
-        max_sequences: engine.max_sequences,
-        step_tokens: engine.step_tokens,
-        block_tokens: engine.block_tokens,
-        kv_bytes: kv_bytes
-            .filter(|b| (1 << 20..=16 << 40).contains(b))
-            .ok_or_else(|| ValidateError::Quantity {
-                field: "engine.kvMemory",
-                expected: "a quantity from 1Mi to 16Ti",
-                actual: engine.kv_memory.0.clone(),
-            })?,
-        simulated: simulated.then(|| engine.simulated.clone().unwrap_or_default()),
-    })
 }
 
 fn validate_scaling(scaling: &Scaling) -> Result<ScalingSettings, ValidateError> {
@@ -376,6 +284,7 @@ fn validate_overlay(object: &InferenceService) -> Result<Overlay, ValidateError>
         names::CONTAINER_ENGINE,
         names::CONTAINER_MODEL,
         names::CONTAINER_BINARY,
+        names::CONTAINER_MODEL_LOCK,
     ];
     let all = typed
         .containers
@@ -408,4 +317,13 @@ fn reserved(key: &str) -> bool {
             "pod-template-hash",
         ]
         .contains(&key)
+}
+
+/// The name of a Kubernetes object, or a domain.
+fn is_object_name(name: &str) -> bool {
+    let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    name.len() <= 253
+        && name.bytes().next().is_some_and(lower)
+        && name.bytes().last().is_some_and(lower)
+        && name.bytes().all(|b| lower(b) || b".-".contains(&b))
 }
