@@ -74,6 +74,8 @@ enum ImagesCommand {
         #[command(flatten)]
         local: Local,
     },
+    /// Load an image of llama.cpp's own server, built from source the first time (minutes); print its name.
+    LoadLlamaServer(Local),
     /// Build operator, gateway and engine and write a docker archive of each, for `docker load`, `kind load image-archive`.
     Archive {
         /// Where the archives go.
@@ -221,6 +223,10 @@ fn images(command: ImagesCommand, progress: &Progress) -> Result<ExitCode> {
                 "{}",
                 images::load_model(&local.cluster()?, &file, &name, progress)?
             );
+        }
+        ImagesCommand::LoadLlamaServer(local) => {
+            images::load_llama_server(&local.cluster()?, progress)?;
+            println!("{}", images::LLAMA_SERVER_IMAGE);
         }
         ImagesCommand::Archive {
             folder,

@@ -2,10 +2,12 @@
 
 mod archive;
 mod build;
+mod llama_server;
 mod load;
 
 pub use archive::{Archive, ImageName, LayerFile, Program};
 pub use build::{PRODUCT_IMAGES, ProductImage, build_product};
+pub use llama_server::{LLAMA_SERVER_IMAGE, load_llama_server};
 pub use load::{
     LoadedImage, LoadedImages, load_images, load_model, load_product, recorded, write_product,
 };

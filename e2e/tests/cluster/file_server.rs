@@ -52,8 +52,16 @@ pub struct FileServer {
 
 struct State {
     files: BTreeMap<String, Served>,
-    /// Path and `Range` header of each request so far.
-    requests: Mutex<Vec<(String, Option<String>)>>,
+    /// Each request so far.
+    requests: Mutex<Vec<Asked>>,
+}
+
+/// One request.
+#[derive(Clone)]
+struct Asked {
+    path: String,
+    range: Option<String>,
+    authorization: Option<String>,
 }
 
 impl FileServer {
@@ -88,8 +96,18 @@ impl FileServer {
         let requests = self.state.requests.lock().expect("no holder panics");
         requests
             .iter()
-            .filter(|(path, _)| path.strip_prefix('/') == Some(name))
-            .map(|(_, range)| range.clone())
+            .filter(|asked| asked.path.strip_prefix('/') == Some(name))
+            .map(|asked| asked.range.clone())
+            .collect()
+    }
+
+    /// The `Authorization` headers with which `name` was asked for, in order.
+    pub fn authorizations(&self, name: &str) -> Vec<Option<String>> {
+        let requests = self.state.requests.lock().expect("no holder panics");
+        requests
+            .iter()
+            .filter(|asked| asked.path.strip_prefix('/') == Some(name))
+            .map(|asked| asked.authorization.clone())
             .collect()
     }
 }
@@ -140,54 +158,60 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, state: Arc<State>)
 impl State {
     fn answer<B>(&self, request: &Request<B>) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        let range = request
-            .headers()
-            .get(header::RANGE)
-            .and_then(|value| value.to_str().ok())
-            .map(str::to_owned);
+        let text = |name| {
+            let value = request.headers().get(name)?;
+            value.to_str().ok().map(str::to_owned)
+        };
+        let asked = Asked {
+            path: path.clone(),
+            range: text(header::RANGE),
+            authorization: text(header::AUTHORIZATION),
+        };
         let mut requests = self.requests.lock().expect("no holder panics");
-        let first = !requests.iter().any(|(earlier, _)| *earlier == path);
-        requests.push((path.clone(), range));
+        let first = !requests.iter().any(|earlier| earlier.path == path);
+        requests.push(asked);
         drop(requests);
         let Some(file) = self.files.get(&path) else {
             return plain(StatusCode::NOT_FOUND, Bytes::new());
         };
-        let start = range_start(request.headers());
         let cut = file.cut_first_after.filter(|_| first);
-        part(file, start.unwrap_or(0), start.is_some(), cut)
+        part(file, range(request.headers()), cut)
     }
 }
 
-/// `bytes=N-`, the one form a resumed download uses.
-fn range_start(headers: &HeaderMap) -> Option<usize> {
+/// `bytes=N-` or `bytes=N-M`: the forms that a resumed or a parallel download uses, as the first byte and one past the last.
+fn range(headers: &HeaderMap) -> Option<(usize, Option<usize>)> {
     let range = headers.get(header::RANGE)?.to_str().ok()?;
-    range
-        .strip_prefix("bytes=")?
-        .split('-')
-        .next()?
-        .parse()
-        .ok()
+    let (start, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+    let end = last.parse::<usize>().ok().map(|last| last + 1);
+    Some((start.parse().ok()?, end))
 }
 
-fn part(file: &Served, start: usize, is_range: bool, cut: Option<usize>) -> Response<Body> {
+fn part(
+    file: &Served,
+    range: Option<(usize, Option<usize>)>,
+    cut: Option<usize>,
+) -> Response<Body> {
     let total = file.bytes.len();
-    if start >= total && is_range {
+    let (start, end) = range.unwrap_or((0, None));
+    let end = end.unwrap_or(total).min(total);
+    if start >= end && range.is_some() {
         return plain(StatusCode::RANGE_NOT_SATISFIABLE, Bytes::new());
     }
-    let rest = file.bytes.slice(start..);
+    let wanted = file.bytes.slice(start..end);
     let mut response = match cut {
-        Some(after) => broken(rest.slice(..after)),
-        None => plain(StatusCode::OK, rest),
+        Some(after) => broken(wanted.slice(..after.min(wanted.len()))),
+        None => plain(StatusCode::OK, wanted),
     };
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_LENGTH, (total - start).into());
+    headers.insert(header::CONTENT_LENGTH, (end - start).into());
     headers.insert(
         header::ACCEPT_RANGES,
         header::HeaderValue::from_static("bytes"),
     );
     headers.insert(header::ETAG, header::HeaderValue::from_static("\"v1\""));
-    if is_range {
-        let of = format!("bytes {start}-{}/{total}", total - 1);
+    if range.is_some() {
+        let of = format!("bytes {start}-{}/{total}", end - 1);
         headers.insert(
             header::CONTENT_RANGE,
             of.parse().expect("digits are a header value"),

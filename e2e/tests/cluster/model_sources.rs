@@ -28,7 +28,7 @@ fn model_file() -> PathBuf {
     cache.join("models").join(FILE_NAME)
 }
 
-fn model_bytes() -> Result<Bytes> {
+pub(crate) fn model_bytes() -> Result<Bytes> {
     static BYTES: OnceLock<Bytes> = OnceLock::new();
     if let Some(bytes) = BYTES.get() {
         return Ok(bytes.clone());
@@ -43,7 +43,7 @@ fn model_bytes() -> Result<Bytes> {
     Ok(BYTES.get_or_init(|| bytes.into()).clone())
 }
 
-fn sha256(bytes: &[u8]) -> String {
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
@@ -228,7 +228,7 @@ async fn claim_on(bed: &Bed, claim: &str, folder: &str) -> Result<String> {
 }
 
 /// Starts the server and puts its authority where `over_https` finds it.
-async fn serve(
+pub(crate) async fn serve(
     bed: &Bed,
     files: impl IntoIterator<Item = (&'static str, Served)>,
 ) -> Result<FileServer> {
@@ -250,6 +250,11 @@ fn over_https(server: &FileServer, service: &str, file: &str, sha256: Option<&st
     if let Some(sha256) = sha256 {
         manifest["spec"]["model"]["source"]["sha256"] = json!(sha256);
     }
+    trusting(manifest)
+}
+
+/// The service whose downloads trust the authority that [`serve`] put there.
+pub(crate) fn trusting(mut manifest: Value) -> Value {
     let model = json!({
         "name": "model",
         "env": [{"name": "SSL_CERT_FILE", "value": "/authority/ca.crt"}],
