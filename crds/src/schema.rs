@@ -45,10 +45,10 @@ pub fn pod_spec_overlay(_: &mut SchemaGenerator) -> Schema {
             "required": ["name"],
             "x-kubernetes-preserve-unknown-fields": true,
             "properties": {
-                "name": {"type": "string", "maxLength": 63},
-                "image": {"type": "string", "maxLength": 1024},
-                "command": {"type": "array", "items": {"type": "string"}},
-                "args": {"type": "array", "items": {"type": "string"}}
+                "name": {"type": "string", "maxLength": 63, "description": "Which container it is, or the name of one to add."},
+                "image": {"type": "string", "maxLength": 1024, "description": "Image of a container that is added."},
+                "command": {"type": "array", "items": {"type": "string"}, "description": "What runs in a container that is added."},
+                "args": {"type": "array", "items": {"type": "string"}, "description": "Arguments of what runs in a container that is added."}
             }
         },
         "x-kubernetes-list-type": "map",

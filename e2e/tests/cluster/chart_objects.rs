@@ -83,7 +83,11 @@ fn every_metric_that_alerts_and_dashboard_read_is_exported_by_the_programs() {
         }
         let read = metrics_read()?;
         ensure!(read.len() > 20, "alerts and dashboard read only {read:?}");
-        let missing: Vec<&String> = read.difference(&exported).collect();
+        let registered = registered_names()?;
+        let missing: Vec<&String> = read
+            .difference(&exported)
+            .filter(|name| !registered.iter().any(|own| is_of(name, own)))
+            .collect();
         ensure!(missing.is_empty(), "nobody exports {missing:?}");
         Ok(())
     });
@@ -125,6 +129,32 @@ fn sample_names(exposition: &str) -> BTreeSet<String> {
         names.extend(suffixes.iter().map(|suffix| format!("{name}{suffix}")));
     }
     names
+}
+
+/// Metrics whose labels have no values yet have no line in an exposition: nothing failed so far. What the programs register
+/// is looked up in their sources instead, where it stands in quotes.
+fn registered_names() -> Result<BTreeSet<String>> {
+    let sources = [
+        ("pagoda_operator_", "operator/controller/src/metrics.rs"),
+        ("pagoda_gateway_", "inference-pod/router/src/metrics.rs"),
+    ];
+    let mut names = BTreeSet::new();
+    for (prefix, source) in sources {
+        let text = std::fs::read_to_string(charts().join("..").join(source))?;
+        let literals = text.split('"').skip(1).step_by(2);
+        let are_names = literals.filter(|word| {
+            !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+        });
+        names.extend(are_names.map(|name| format!("{prefix}{name}")));
+    }
+    Ok(names)
+}
+
+/// Whether a sample is one of the metric that was registered as `own`.
+fn is_of(sample: &str, own: &str) -> bool {
+    sample
+        .strip_prefix(own)
+        .is_some_and(|suffix| ["", "_total", "_bucket", "_sum", "_count"].contains(&suffix))
 }
 
 /// Every name in a query of ours that begins as ours do.

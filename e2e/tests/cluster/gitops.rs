@@ -3,7 +3,7 @@
 //!
 //! How Argo CD and Flux judge health is tested in `e2e/judges`; here is how they apply and compare.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, PATIENCE, eventually, on_cluster};
@@ -200,7 +200,12 @@ fn kubectl_edit_changes_a_service_and_the_change_rolls_out() {
         let (ok, said) = bed
             .kubectl_edit("edited", "sed -i 's/minReplicas: 1/minReplicas: 9/'")
             .await?;
-        ensure!(!ok && said.contains("minReplicas"), "kubectl edit: {said}");
+        ensure!(!ok && said.contains("is invalid"), "kubectl edit: {said}");
+        let shown = what_kubectl_showed_again(&said)?;
+        ensure!(
+            shown.contains("scaling.minReplicas is above scaling.maxReplicas"),
+            "the author is not told what to change: {shown}"
+        );
         bed.ready("edited").await?;
         let scaling = &bed.service("edited").await?["spec"]["scaling"];
         ensure!(
@@ -209,6 +214,17 @@ fn kubectl_edit_changes_a_service_and_the_change_rolls_out() {
         );
         Ok(())
     });
+}
+
+/// kubectl leaves the file that a refused edit came to, with the reason in comments on top, where it says.
+fn what_kubectl_showed_again(said: &str) -> Result<String> {
+    let file = said
+        .split('"')
+        .find(|word| word.contains("kubectl-edit-"))
+        .with_context(|| format!("kubectl names no file: {said}"))?;
+    let shown = std::fs::read_to_string(file)?;
+    std::fs::remove_file(file)?;
+    Ok(shown)
 }
 
 /// kubectl replace sends what somebody has read, replicas and all; a version in between is a conflict, not a silent loss.
