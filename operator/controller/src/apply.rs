@@ -11,12 +11,13 @@ use kube::{
 };
 use pagoda_crds::names;
 use pagoda_operator_core::{
-    build::{Child, ChildKind, Children},
+    build::{Child, ChildKind},
     compare,
     status::Refusal,
     validate::Service,
 };
 use serde_json::Value;
+use tracing::{Instrument, field};
 
 use crate::{
     context::Context,
@@ -24,6 +25,7 @@ use crate::{
     lease::LeaseError,
     metrics::Application,
     request::{RequestError, bounded},
+    telemetry::TRACE,
 };
 
 /// Why children are not what they should be.
@@ -59,27 +61,26 @@ pub enum ApplyError {
     Lease(#[from] LeaseError),
 }
 
-/// Applies all children.
+/// Applies children in their order.
 pub async fn apply(
     context: &Context,
     service: &Service,
-    children: &Children,
+    children: &[&Child],
 ) -> Result<(), ApplyError> {
-    for child in &children.list {
-        let result = apply_child(context, service, child).await;
+    for child in children {
+        let kind = child.kind.as_str();
+        let span = tracing::info_span!(target: TRACE, "apply", kind, name = child.name, result = field::Empty);
+        let result = apply_child(context, service, child)
+            .instrument(span.clone())
+            .await;
         let word = match &result {
             Ok(true) => "applied",
             Ok(false) => "skipped",
             Err(_) => "failed",
         };
-        context
-            .metrics
-            .applies
-            .get_or_create(&Application {
-                kind: child.kind.as_str(),
-                result: word,
-            })
-            .inc();
+        span.record("result", word);
+        let application = Application { kind, result: word };
+        context.metrics.applies.get_or_create(&application).inc();
         result?;
     }
     Ok(())
@@ -91,54 +92,55 @@ async fn apply_child(
     service: &Service,
     child: &Child,
 ) -> Result<bool, ApplyError> {
-    let (namespace, name, kind) = (&service.namespace, &service.name, child.kind);
-    let failed = |source: RequestError| ApplyError::Request {
-        kind: kind.as_str(),
-        namespace: namespace.clone(),
-        name: name.clone(),
-        source,
-    };
+    let (namespace, name) = (&service.namespace, &child.name);
+    let failed = |source: RequestError| failure(service, child, source);
     let api: Api<DynamicObject> =
-        Api::namespaced_with(context.client.clone(), namespace, &resource(kind));
-    let known = context.stores.child(kind, &Key::new(namespace, name));
+        Api::namespaced_with(context.client.clone(), namespace, &resource(child.kind));
+    let known = context.stores.child(child.kind, &Key::new(namespace, name));
     // Not among ours; it may still be somebody else's.
     let observed = match known {
         Some(observed) => Some(observed),
         None => look(&api, name, Freshness::Cached).await.map_err(failed)?,
     };
     if let Some(observed) = &observed {
-        check_owner(service, kind, observed)?;
-        if compare::contains(observed, &child.object) {
+        check_owner(service, child, observed)?;
+        // The pods of a Job cannot be changed: one that runs is left alone.
+        if child.kind == ChildKind::Job || compare::contains(observed, &child.object) {
             return Ok(false);
         }
     }
     context.leadership.check()?;
     // Nothing is in the way of the first apply, as far as the API server's cache knows. Without force, something that came
     // since is not overwritten.
-    match write(&api, name, child, observed.is_some()).await {
+    let written = match write(&api, child, observed.is_some()).await {
         Err(error) if error.code() == 409 && observed.is_none() => {
             if let Some(found) = look(&api, name, Freshness::Latest).await.map_err(failed)? {
-                check_owner(service, kind, &found)?;
+                check_owner(service, child, &found)?;
             }
-            write(&api, name, child, true).await
+            write(&api, child, true).await
         }
         written => written,
-    }
-    .map_err(|error| {
-        if error.is_refusal() {
-            ApplyError::Refused(Refusal {
-                reason: "Rejected",
-                message: format!(
-                    "the API server refuses the {} built from this spec: {}",
-                    kind.as_str(),
-                    error.status().map_or("", |status| &status.message)
-                ),
-            })
-        } else {
-            failed(error)
-        }
-    })?;
+    };
+    written.map_err(failed)?;
     Ok(true)
+}
+
+/// What a failed request means.
+fn failure(service: &Service, child: &Child, source: RequestError) -> ApplyError {
+    let kind = child.kind.as_str();
+    if source.is_refusal() {
+        let words = source.status().map_or("", |status| &status.message);
+        return ApplyError::Refused(Refusal {
+            reason: "Rejected",
+            message: format!("the API server refuses the {kind} built from this spec: {words}"),
+        });
+    }
+    ApplyError::Request {
+        kind,
+        namespace: service.namespace.clone(),
+        name: child.name.clone(),
+        source,
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -163,29 +165,24 @@ async fn look(
     }
 }
 
-async fn write(
-    api: &Api<DynamicObject>,
-    name: &str,
-    child: &Child,
-    force: bool,
-) -> Result<(), RequestError> {
+async fn write(api: &Api<DynamicObject>, child: &Child, force: bool) -> Result<(), RequestError> {
     let parameters = PatchParams {
         force,
         ..PatchParams::apply(names::MANAGER_CHILDREN).validation_strict()
     };
     let patch = Patch::Apply(&child.object);
-    bounded(api.patch(name, &parameters, &patch))
-        .await
-        .map(|_| ())
+    let request = api.patch(&child.name, &parameters, &patch);
+    bounded(request).await.map(|_| ())
 }
 
-fn resource(kind: ChildKind) -> ApiResource {
+pub(crate) fn resource(kind: ChildKind) -> ApiResource {
     let (group, version, plural) = match kind {
         ChildKind::ConfigMap => ("", "v1", "configmaps"),
         ChildKind::ServiceAccount => ("", "v1", "serviceaccounts"),
         ChildKind::Service => ("", "v1", "services"),
         ChildKind::PodDisruptionBudget => ("policy", "v1", "poddisruptionbudgets"),
         ChildKind::Deployment => ("apps", "v1", "deployments"),
+        ChildKind::Job => ("batch", "v1", "jobs"),
     };
     ApiResource::from_gvk_with_plural(
         &GroupVersionKind::gvk(group, version, kind.as_str()),
@@ -194,7 +191,7 @@ fn resource(kind: ChildKind) -> ApiResource {
 }
 
 /// Fails unless the object is this very service's own.
-fn check_owner(service: &Service, kind: ChildKind, observed: &Value) -> Result<(), ApplyError> {
+fn check_owner(service: &Service, child: &Child, observed: &Value) -> Result<(), ApplyError> {
     let metadata = &observed["metadata"];
     let owners = metadata["ownerReferences"]
         .as_array()
@@ -208,22 +205,21 @@ fn check_owner(service: &Service, kind: ChildKind, observed: &Value) -> Result<(
     let namesake = owner.is_some_and(|owner| {
         owner["kind"] == names::KIND && owner["name"] == service.name.as_str()
     });
+    let (kind, name) = (child.kind.as_str(), &child.name);
     if ours && !leaving {
         return Ok(());
     }
     if leaving || namesake {
         return Err(ApplyError::Leaving {
-            kind: kind.as_str(),
+            kind,
             namespace: service.namespace.clone(),
-            name: service.name.clone(),
+            name: name.clone(),
         });
     }
     Err(ApplyError::Refused(Refusal {
         reason: "NameConflict",
         message: format!(
-            "a {} named {} that this service does not own is in the way: rename or delete one of the two",
-            kind.as_str(),
-            service.name
+            "a {kind} named {name} that this service does not own is in the way: rename or delete one of the two"
         ),
     }))
 }

@@ -2,17 +2,21 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 use kube::{Client, runtime::events::Recorder};
-use pagoda_crds::wire::ModelInfo;
-use pagoda_operator_core::{build::Images, status::Autoscaling};
+use pagoda_crds::wire::{FetchProgress, ModelInfo};
+use pagoda_operator_core::{
+    build::{Images, ModelCache, Setup},
+    status::{Autoscaling, LoadReading},
+};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    events, http_client::HttpClient, key::Key, lease::Leadership, metrics::Metrics, queue::Queue,
-    settings::Settings, stores::Stores,
+    canary_gate::Gate, events, gateways::Gateways, http_client::HttpClient, key::Key,
+    lease::Leadership, metrics::Metrics, model_facts::Asker, queue::Queue, settings::Settings,
+    stores::Stores,
 };
 
 /// What is remembered of a service between reconciles. Lost with the process, and gained again by looking.
@@ -24,12 +28,20 @@ pub struct Memory {
     pub autoscaling: Autoscaling,
     /// Revision of a loaded model, and its facts.
     pub model: Option<(String, ModelInfo)>,
+    /// What gateways counted in the present step of a canary.
+    pub gate: Option<Gate>,
+    /// How far pods have come that fetch the model.
+    pub fetching: Vec<FetchProgress>,
+    /// What the pods carry, until it is told.
+    pub load: Option<LoadReading>,
     /// The last refusal that was written for an object that cannot be read.
     pub unreadable: Option<String>,
     /// Reconciles that failed in a row.
     pub failures: u32,
     /// When the first of them failed.
     pub failing_since: Option<Instant>,
+    /// Whether the status tells of them.
+    pub failure_told: bool,
     /// When a status was last written.
     pub told: Option<Instant>,
 }
@@ -53,7 +65,13 @@ pub struct Context {
     /// Asks pods and gateways.
     pub http: HttpClient,
     /// What to build with.
-    pub images: Images,
+    pub setup: Setup,
+    /// What the gateways last told.
+    pub gateways: Gateways,
+    /// Asks pods for facts.
+    pub asker: Asker,
+    /// Whether Jobs may be made that bring models to nodes.
+    pub may_prefetch: AtomicBool,
     /// True once the process should end.
     pub stop: watch::Sender<bool>,
     memory: Mutex<HashMap<Key, Memory>>,
@@ -71,10 +89,10 @@ impl Context {
     ) -> Self {
         Self {
             recorder: events::recorder(client.clone(), &settings),
-            images: Images {
-                engine: settings.engine_image.clone(),
-                pull_policy: settings.engine_image_pull_policy.clone(),
-            },
+            setup: setup(&settings),
+            gateways: Gateways::default(),
+            asker: Asker::default(),
+            may_prefetch: AtomicBool::new(true),
             client,
             settings,
             stores,
@@ -109,6 +127,13 @@ impl Context {
         self.lock().get_mut(key).map(change).unwrap_or_default()
     }
 
+    /// Services that run a canary.
+    pub fn canaries(&self) -> Vec<Key> {
+        let all = self.lock();
+        let running = all.iter().filter(|(_, memory)| memory.gate.is_some());
+        running.map(|(key, _)| key.clone()).collect()
+    }
+
     /// Forgets a service.
     pub fn forget(&self, key: &Key) {
         self.lock().remove(key);
@@ -116,5 +141,21 @@ impl Context {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn setup(settings: &Settings) -> Setup {
+    let cache = settings.model_cache_path.clone();
+    Setup {
+        images: Images {
+            engine: settings.engine_image.clone(),
+            pull_policy: settings.engine_image_pull_policy.clone(),
+        },
+        model_cache: cache.zip(settings.model_cache_bytes).map(
+            |(host_path, bytes_per_namespace)| ModelCache {
+                host_path,
+                bytes_per_namespace,
+            },
+        ),
     }
 }

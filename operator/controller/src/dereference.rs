@@ -1,31 +1,51 @@
 //! Step 1, client not required: what is known of the world around a service.
 
-use k8s_openapi::api::apps::v1::Deployment;
-use pagoda_operator_core::status::PodView;
+use pagoda_operator_core::{
+    rollout::{DeploymentView, RevisionSeen},
+    status::PodView,
+};
 
 use crate::{key::Key, stores::Stores};
 
 /// The world around a service.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
-    /// Its Deployment.
-    pub deployment: Option<Deployment>,
+    /// Its Deployments, one for each revision. Of an earlier service of its name, none.
+    pub deployments: Vec<DeploymentView>,
+    /// Names of those that are being deleted.
+    pub leaving: Vec<String>,
     /// Its pods, by name.
     pub pods: Vec<PodView>,
 }
 
-/// Looks around a service.
-pub fn dereference(stores: &Stores, key: &Key) -> Surroundings {
-    let deployment = stores.deployments.get(key);
-    Surroundings {
-        deployment: deployment.and_then(|json| serde_json::from_slice(&json).ok()),
-        pods: pods_of(stores, key),
+impl Surroundings {
+    /// Its revisions.
+    pub fn revisions(&self) -> Vec<RevisionSeen> {
+        RevisionSeen::sort(&self.deployments, &self.pods)
+    }
+
+    /// Pods of one revision that answer and stay.
+    pub fn ready(&self, revision: &str) -> impl Iterator<Item = &PodView> {
+        let of = move |pod: &&PodView| pod.revision.as_deref() == Some(revision);
+        self.pods
+            .iter()
+            .filter(of)
+            .filter(|p| p.ready && !p.leaving)
     }
 }
 
-fn pods_of(stores: &Stores, key: &Key) -> Vec<PodView> {
-    let pods = stores.pods.of(key);
-    pods.into_iter()
-        .map(|(_, view)| PodView::clone(&view))
-        .collect()
+/// Looks around a service.
+pub fn dereference(stores: &Stores, key: &Key, uid: &str) -> Surroundings {
+    let rows = stores.deployments.of(key);
+    let own: Vec<_> = rows
+        .into_iter()
+        .map(|(_, row)| row)
+        .filter(|row| row.owner.as_deref() == Some(uid))
+        .collect();
+    let leaving = own.iter().filter(|row| row.leaving);
+    Surroundings {
+        leaving: leaving.map(|row| row.view.name.clone()).collect(),
+        deployments: own.iter().map(|row| row.view.clone()).collect(),
+        pods: stores.pods_of(key),
+    }
 }

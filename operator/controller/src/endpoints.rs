@@ -4,7 +4,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use pagoda_crds::names;
 use std::{collections::BTreeSet, sync::Arc};
 
-use crate::model_facts::address;
+use crate::pod_address::host;
 
 /// `HOST:PORT` of every gateway that serves, draining ones included: what they still forward is load. One that does not
 /// serve forwards nothing.
@@ -26,7 +26,7 @@ fn addresses_of(slice: &EndpointSlice) -> Vec<String> {
     let serving = slice.endpoints.iter().filter(|endpoint| serves(endpoint));
     serving
         .filter_map(|e| e.addresses.first())
-        .map(|ip| format!("{}:{port}", address(ip)))
+        .map(|ip| format!("{}:{port}", host(ip)))
         .collect()
 }
 

@@ -7,7 +7,7 @@ use kube::{
 };
 use pagoda_crds::names;
 
-use crate::{context::Context, settings::Settings};
+use crate::{context::Context, request::bounded, settings::Settings};
 
 /// The API server takes 1 kB of text.
 const NOTE_BYTES: usize = 1000;
@@ -56,8 +56,14 @@ pub async fn publish(context: &Context, about: &ObjectReference, news: News) {
         action: news.action,
         secondary: None,
     };
-    if let Err(error) = context.recorder.publish(&event, about).await {
-        tracing::warn!(%error, reason = news.reason, "failed to publish an event");
+    let published = bounded(context.recorder.publish(&event, about)).await;
+    match published {
+        Ok(()) => {}
+        // Nobody will read it.
+        Err(error) if error.is_namespace_leaving() || error.code() == 404 => {
+            tracing::debug!(%error, reason = news.reason, "no event in a namespace that is leaving");
+        }
+        Err(error) => tracing::warn!(%error, reason = news.reason, "failed to publish an event"),
     }
 }
 

@@ -11,7 +11,7 @@ use hyper_util::{
 };
 
 /// More than any honest answer; a larger one is refused, not read.
-const MAX_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// Why there is no answer to use.
 #[derive(Debug, thiserror::Error)]

@@ -7,6 +7,7 @@ use clap::Parser;
 use pagoda_operator::{
     autoscaler, boot,
     context::Context,
+    fetch_progress,
     heartbeat::{self, Patience},
     http_server, lease,
     metrics::Metrics,
@@ -79,6 +80,7 @@ async fn run(settings: Settings, client: kube::Client) -> anyhow::Result<()> {
     let dead = heartbeat::guard(health.heartbeats.clone()).context("failed to start a thread")?;
     let mut reconciles = tokio::spawn(workers::run(context.clone(), health.clone()));
     let mut scaler = tokio::spawn(autoscaler::run(context.clone(), scaling));
+    let mut progress = tokio::spawn(fetch_progress::run(context.clone()));
     tokio::select! {
         lost = lease::keep(&context.client, &context.settings, &leadership) => {
             Err(lost).context("stopping, for another may lead now")
@@ -87,6 +89,7 @@ async fn run(settings: Settings, client: kube::Client) -> anyhow::Result<()> {
         Some(ended) = watches.join_next() => bail!("a watch ended: {ended:?}"),
         ended = &mut reconciles => bail!("the reconciles ended: {ended:?}"),
         ended = &mut scaler => bail!("the autoscaler ended: {ended:?}"),
+        ended = &mut progress => bail!("nobody asks for the progress of models: {ended:?}"),
         () = asked_to_stop() => {
             context.stop.send_replace(true);
             scaler.abort();

@@ -1,24 +1,33 @@
 //! The reconcile: a list of steps.
 //!
-//! `dereference` (no client) -> `validate` (no client) -> `build` (no client, cannot fail) -> `apply` (client) ->
-//! `update_status` (client). What a user must change ends in a condition and waits for a change; everything else is
-//! tried again, ever more slowly.
+//! `dereference` (no client) -> `validate` (no client) -> `build` (no client, cannot fail) -> `rollout::plan` (no client) ->
+//! `apply` (client) -> `carry_out` (client) -> `update_status` (client). What a user must change ends in a condition and waits
+//! for a change; everything else is tried again, ever more slowly.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use k8s_openapi::{
+    api::batch::v1::Job,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
     jiff::Timestamp,
 };
 use pagoda_crds::{InferenceService, InferenceServiceStatus};
 use pagoda_operator_core::{
-    build::build,
-    status::{Observed, Refusal, refused, status},
+    build::{Child, Children, build, prefetch_job, prefetch_name},
+    placement::{NoNodeFits, verdict},
+    rollout::{self, Plan, PrefetchSeen, RolloutSeen},
+    status::{Observed, Refusal, failing, refused, status},
     validate::{Service, validate},
 };
+use tracing::{Instrument, Span};
 
 use crate::{
     apply::{ApplyError, apply},
+    canary_gate,
+    carry_out::carry_out,
     context::Context,
     dereference::{Surroundings, dereference},
     key::Key,
@@ -26,13 +35,15 @@ use crate::{
     model_facts::model_facts,
     request::RequestError,
     stores::{Content, ServiceRow},
+    telemetry::TRACE,
     update_status::{Subject, Told, update_status},
 };
 
-/// Facts that a ready pod has not told yet are asked for again.
-const FACTS_RETRY: Duration = Duration::from_secs(3);
 /// What is in the way of a child is not watched.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
+/// Failures are told when they have lasted for so long, and were so many.
+const TELL_FAILURE_AFTER: Duration = Duration::from_mins(1);
+const TELL_FAILURE_FROM: u32 = 4;
 
 /// Why a reconcile is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +99,7 @@ impl Done {
 }
 
 /// Reconciles one service.
-pub async fn reconcile(context: &Context, key: &Key) -> Result<Done, ReconcileError> {
+pub async fn reconcile(context: &Arc<Context>, key: &Key) -> Result<Done, ReconcileError> {
     let Some(row) = context.stores.services.get(key) else {
         // Its children go with it.
         context.forget(key);
@@ -114,69 +125,219 @@ fn unreadable_copy(row: &ServiceRow, key: &Key) -> Result<Done, ReconcileError> 
 }
 
 async fn reconcile_service(
-    context: &Context,
+    context: &Arc<Context>,
     key: &Key,
     object: &InferenceService,
 ) -> Result<Done, ReconcileError> {
     if object.metadata.deletion_timestamp.is_some() {
         return Ok(Done::new("ok", None));
     }
-    let around = dereference(&context.stores, key);
-    let (metadata, previous) = (&object.metadata, object.status.as_ref());
-    let service = match validate(object) {
+    let metadata = &object.metadata;
+    let uid = metadata.uid.as_deref().unwrap_or_default();
+    let around = step("dereference").in_scope(|| dereference(&context.stores, key, uid));
+    let previous = object.status.clone().unwrap_or_default();
+    let service = match step("validate").in_scope(|| validate(object)) {
         Ok(service) => service,
         Err(error) => {
             let refusal = Refusal {
                 reason: "InvalidSpec",
                 message: error.to_string(),
             };
-            let told = refuse(context, key, metadata, previous, &refusal, &around).await?;
+            let told = refuse(context, key, metadata, &previous, &refusal, &around).await?;
             return Ok(Done::new("refused", told.delay()));
         }
     };
-    let children = build(&service, &context.images);
-    match apply(context, &service, &children).await {
-        Ok(()) => {}
+    let children = step("build").in_scope(|| build(&service, &context.setup));
+    Span::current().record("revision", &children.revision);
+    let turn = Turn {
+        context,
+        key,
+        service: &service,
+        children: &children,
+        around: &around,
+        previous: &previous,
+        now: now(),
+    };
+    let moved = turn.bring_about().await;
+    match moved {
+        Ok((plan, placement)) => turn.tell(&plan, placement.as_ref()).await,
         Err(ApplyError::Refused(refusal)) => {
-            let told = refuse(context, key, metadata, previous, &refusal, &around).await?;
+            let told = refuse(context, key, metadata, &previous, &refusal, &around).await?;
             let again = told.delay().unwrap_or(REFUSED_RETRY);
-            return Ok(Done::new("refused", Some(again)));
+            Ok(Done::new("refused", Some(again)))
         }
-        Err(error) => return Err(error.into()),
+        Err(ApplyError::Request { source, .. }) if source.is_namespace_leaving() => {
+            // Nothing can be made there, and the service goes with the rest.
+            Ok(Done::new("leaving", Some(REFUSED_RETRY)))
+        }
+        Err(error) => {
+            turn.tell_failure(&error).await?;
+            Err(error.into())
+        }
     }
-    tell(context, key, object, &service, &children.revision, &around).await
 }
 
-async fn tell(
-    context: &Context,
-    key: &Key,
-    object: &InferenceService,
-    service: &Service,
-    revision: &str,
-    around: &Surroundings,
-) -> Result<Done, ReconcileError> {
-    let model = model_facts(context, key, revision, &around.pods).await;
-    let is_current = |p: &&pagoda_operator_core::status::PodView| {
-        p.ready && p.revision.as_deref() == Some(revision)
-    };
-    let waits_for_facts = model.is_none() && around.pods.iter().find(is_current).is_some();
-    let url = context.settings.gateway_url();
-    let seen = Observed {
-        deployment: around.deployment.as_ref(),
-        pods: around.pods.clone(),
-        model,
-        autoscaling: context.recall(key).autoscaling,
-        gateway_url: &url,
-    };
-    let previous = object.status.clone().unwrap_or_default();
-    let next = status(service, revision, &seen, &previous, &now());
-    let subject = Subject {
-        key,
-        uid: &service.uid,
-    };
-    let told = update_status(context, subject, &previous, &next).await?;
-    let facts = waits_for_facts.then_some(FACTS_RETRY);
-    Ok(Done::new("ok", told.delay().into_iter().chain(facts).min()))
+/// One reconcile of one service that can be built.
+struct Turn<'a> {
+    context: &'a Arc<Context>,
+    key: &'a Key,
+    service: &'a Service,
+    children: &'a Children,
+    around: &'a Surroundings,
+    previous: &'a InferenceServiceStatus,
+    now: Time,
+}
+
+impl Turn<'_> {
+    /// Plans the rollout's next move, applies the children, and carries the plan out.
+    async fn bring_about(&self) -> Result<(Plan, Option<NoNodeFits>), ApplyError> {
+        let placement = self.placement();
+        let plan = self.plan(placement.is_none());
+        let deployment = self.children.deployment_with(plan.target_replicas);
+        let before = self.children.shared.iter();
+        let list: Vec<&Child> = before
+            .chain(&self.children.config_map)
+            .chain([&deployment])
+            .collect();
+        apply(self.context, self.service, &list).await?;
+        let prefetch = plan
+            .prefetch_nodes
+            .as_ref()
+            .and_then(|nodes| prefetch_job(self.service, self.children, nodes));
+        carry_out(
+            self.context,
+            self.service,
+            &plan,
+            self.children,
+            self.around,
+            prefetch.as_ref(),
+        )
+        .await?;
+        Ok((plan, placement))
+    }
+
+    /// Looks whether any node could hold the pods, unless they run.
+    fn placement(&self) -> Option<NoNodeFits> {
+        let ready = self.around.ready(&self.children.revision).count();
+        let all_ready = ready > 0 && ready >= self.service.replicas as usize;
+        let nodes = &self.context.stores.nodes;
+        let verdict = if all_ready {
+            Ok(())
+        } else {
+            verdict(self.children.pod_template(), &nodes.all())
+        };
+        nodes.note(self.key, verdict.is_ok());
+        verdict.err()
+    }
+
+    fn plan(&self, fits: bool) -> Plan {
+        let (context, target) = (self.context, &self.children.revision);
+        let gate = canary_gate::readings(context, self.key, target, self.previous, &self.now);
+        let prefetch = self.prefetch();
+        let has_cache = context.setup.model_cache.is_some();
+        let seen = RolloutSeen {
+            target,
+            target_name: &self.children.revision_name,
+            target_model_key: self.children.model_key.as_deref(),
+            revisions: &self.around.revisions(),
+            prefetch: &prefetch,
+            gate: gate.as_ref(),
+            has_cache: has_cache && context.may_prefetch.load(Ordering::Relaxed),
+            fits,
+        };
+        rollout::plan(self.service, &seen, self.previous, &self.now)
+    }
+
+    fn prefetch(&self) -> PrefetchSeen {
+        let stores = &self.context.stores;
+        let name = prefetch_name(&self.children.revision_name);
+        let job = stores.jobs.get(&Key::new(self.key.namespace(), &name));
+        let job: Option<Job> = job.and_then(|json| serde_json::from_slice(&json).ok());
+        let revision = Some(self.children.revision.as_str());
+        let mut pods = stores.prefetch_pods_of(self.key);
+        pods.retain(|pod| pod.revision.as_deref() == revision);
+        PrefetchSeen::of(job.as_ref(), &pods)
+    }
+
+    /// Says what is.
+    async fn tell(
+        &self,
+        plan: &Plan,
+        placement: Option<&NoNodeFits>,
+    ) -> Result<Done, ReconcileError> {
+        let context = self.context;
+        let revision = &self.children.revision;
+        let ready = self.around.ready(revision).next();
+        let ours = ready.filter(|_| self.service.foreign.is_none());
+        let model = model_facts(context, self.key, revision, ours);
+        let memory = context.recall(self.key);
+        let deployment = self
+            .around
+            .deployments
+            .iter()
+            .find(|d| d.name == self.children.revision_name);
+        let contested = context.stores.names.contested(self.key);
+        let url = context.settings.gateway_url();
+        let seen = Observed {
+            plan: Some(plan),
+            deployment,
+            pods: &self.around.pods,
+            placement,
+            routes: context.gateways.route_view(self.key, contested),
+            fetching: &memory.fetching,
+            load: memory.load,
+            model,
+            autoscaling: memory.autoscaling,
+            gateway_url: &url,
+        };
+        let next = status(self.service, revision, &seen, self.previous, &self.now);
+        let told = self.update(&next).await?;
+        if told == Told::Yes {
+            context.remember(self.key, |memory| memory.load = None);
+        }
+        let look = plan
+            .look_again_seconds
+            .map(|s| Duration::from_secs(s.into()));
+        Ok(Done::new("ok", told.delay().into_iter().chain(look).min()))
+    }
+
+    /// What fails for a while is told, once: by itself it may last for ever, and the log is not where people look.
+    async fn tell_failure(&self, error: &ApplyError) -> Result<(), ReconcileError> {
+        let memory = self.context.recall(self.key);
+        let lasts = memory
+            .failing_since
+            .is_some_and(|t| t.elapsed() > TELL_FAILURE_AFTER);
+        if !lasts || memory.failures < TELL_FAILURE_FROM || memory.failure_told {
+            return Ok(());
+        }
+        let refusal = Refusal {
+            reason: "ApplyFailed",
+            message: format!("{error}; it is tried again and again"),
+        };
+        let generation = self.service.generation;
+        let pods = &self.around.pods;
+        let next = failing(generation, &refusal, pods, self.previous, &self.now);
+        if self.update(&next).await? == Told::Yes {
+            self.context
+                .remember(self.key, |memory| memory.failure_told = true);
+        }
+        Ok(())
+    }
+
+    async fn update(&self, next: &InferenceServiceStatus) -> Result<Told, ReconcileError> {
+        let subject = Subject {
+            key: self.key,
+            uid: &self.service.uid,
+        };
+        update_status(self.context, subject, self.previous, next)
+            .instrument(step("update_status"))
+            .await
+    }
+}
+
+/// A step of a trace.
+fn step(name: &'static str) -> Span {
+    tracing::info_span!(target: TRACE, "step", otel.name = name)
 }
 
 /// Says in the status why nothing is done about an object.
@@ -184,15 +345,14 @@ async fn refuse(
     context: &Context,
     key: &Key,
     metadata: &ObjectMeta,
-    previous: Option<&InferenceServiceStatus>,
+    previous: &InferenceServiceStatus,
     refusal: &Refusal,
     around: &Surroundings,
 ) -> Result<Told, ReconcileError> {
     let generation = metadata.generation.unwrap_or_default();
-    let previous = previous.cloned().unwrap_or_default();
-    let next = refused(generation, refusal, &around.pods, &previous, &now());
+    let next = refused(generation, refusal, &around.pods, previous, &now());
     let uid = metadata.uid.as_deref().unwrap_or_default();
-    update_status(context, Subject { key, uid }, &previous, &next).await
+    update_status(context, Subject { key, uid }, previous, &next).await
 }
 
 /// An object that does not fit its type: older than a rule, or written past it. Its status cannot be read either, so what
@@ -212,8 +372,10 @@ async fn refuse_unreadable(
         reason: "InvalidSpec",
         message: format!("the object cannot be read: {error}"),
     };
-    let around = dereference(&context.stores, key);
-    let told = refuse(context, key, metadata, None, &refusal, &around).await?;
+    let uid = metadata.uid.as_deref().unwrap_or_default();
+    let around = dereference(&context.stores, key, uid);
+    let previous = InferenceServiceStatus::default();
+    let told = refuse(context, key, metadata, &previous, &refusal, &around).await?;
     if told == Told::Yes {
         context.remember(key, |memory| memory.unreadable = Some(words));
     }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A status that was just written is left alone for this long, so that steps that follow each other closely are told at
-/// once. A new generation is never kept waiting.
+/// once. A new generation and a rollout are never kept waiting.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Whose status it is.
@@ -85,7 +85,7 @@ pub async fn update_status(
     };
     context.remember(subject.key, |memory| memory.told = Some(Instant::now()));
     let about = events::reference(namespace, name, subject.uid);
-    for transition in transitions(&previous.conditions, &next.conditions) {
+    for transition in transitions(previous, next) {
         let news = News {
             warning: transition.warning,
             reason: transition.reason,
@@ -103,7 +103,11 @@ fn pause(
     previous: &InferenceServiceStatus,
     next: &InferenceServiceStatus,
 ) -> Option<Duration> {
-    if previous.observed_generation != next.observed_generation {
+    // A rollout goes on from what its status says.
+    let urgent = previous.observed_generation != next.observed_generation
+        || previous.revision != next.revision
+        || previous.rollout != next.rollout;
+    if urgent {
         return None;
     }
     let told = context.recall(key).told?;

@@ -13,12 +13,15 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use tracing::{Instrument, field};
+
 use crate::{
     context::Context,
     http_server::Health,
     key::Key,
     metrics::Outcome,
     reconcile::{Done, ReconcileError, reconcile},
+    telemetry::TRACE,
 };
 
 /// Every request in it is bounded; together they must not hold a place for ever.
@@ -51,8 +54,13 @@ pub async fn run(context: Arc<Context>, health: Arc<Health>) {
 
 async fn turn(context: Arc<Context>, key: Key) {
     let started = Instant::now();
+    let span = tracing::info_span!(
+        target: TRACE, "reconcile",
+        service.namespace = key.namespace(), service.name = key.name(), revision = field::Empty, result = field::Empty,
+    );
     let caught = AssertUnwindSafe(timeout(LIMIT, reconcile(&context, &key)))
         .catch_unwind()
+        .instrument(span.clone())
         .await;
     let done = match caught {
         Ok(Ok(done)) => done,
@@ -61,6 +69,7 @@ async fn turn(context: Arc<Context>, key: Key) {
         Err(_) => Err(ReconcileError::Panicked),
     };
     let result = done.as_ref().map_or("error", |done| done.result);
+    span.record("result", result);
     let metrics = &context.metrics;
     metrics.reconciles.get_or_create(&Outcome { result }).inc();
     metrics
@@ -77,6 +86,7 @@ fn settle(context: &Context, key: &Key, done: &Done) -> Option<Duration> {
     context.remember(key, |memory| {
         memory.failures = 0;
         memory.failing_since = None;
+        memory.failure_told = false;
     });
     let resync = done.exists.then(|| spread(key, RESYNC));
     done.again.into_iter().chain(resync).min()

@@ -1,17 +1,19 @@
 //! Once a second: asks gateways and pods for their load, lets the core decide, and writes what changed.
 //!
 //! Asking is parallel and bounded, and whoever does not answer in time is absent for this round. Absence never removes a
-//! pod (see `pagoda_operator_core::autoscale`), so a slow round costs a delay and nothing else.
+//! pod (see `pagoda_operator_core::autoscale`), so a slow round costs a delay and nothing else. Services whose number of
+//! pods is fixed are asked seldom, and only for what their status tells.
 
-mod targets;
+mod load;
+mod scrape;
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
     time::Duration,
 };
 
-use futures::{FutureExt, StreamExt, stream};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{
     Api,
@@ -19,26 +21,31 @@ use kube::{
 };
 use pagoda_crds::{InferenceService, api::LastDecision, names};
 use pagoda_operator_core::{
-    autoscale::{Decision, GatewayReading, History, PodReading, ServiceReadings, decide, observe},
-    status::PodView,
+    autoscale::{Decision, History, PodReading, ServiceReadings, decide, observe},
     validate::Service,
 };
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::{
-    context::Context, endpoints::gateway_addresses, events, heartbeat::Sign, key::Key,
-    metrics::Target, model_facts::address, request::bounded,
+    context::Context,
+    events,
+    gateways::{AllReadings, of_service},
+    heartbeat::Sign,
+    key::Key,
+    request::bounded,
+    stores::PodRow,
 };
-use targets::Targets;
+use load::Meters;
+use scrape::Scraper;
 
 const ROUND: Duration = Duration::from_secs(1);
-const SCRAPE_TIMEOUT: Duration = Duration::from_millis(900);
-/// Scrapes at once.
-const CONCURRENCY: usize = 128;
-
-/// By namespace and name.
-type GatewayReadings = BTreeMap<(String, String), GatewayReading>;
+/// Rounds between two questions to the gateways, while nothing is scaled by what they tell.
+const GATEWAY_ROUNDS: u64 = 5;
+/// Rounds between two questions to the pods of a service whose number of pods is fixed.
+const FIXED_ROUNDS: u64 = 30;
+/// What gateways newly know spreads for a moment.
+const ROUTES_SETTLE: Duration = Duration::from_millis(500);
 
 /// Scales until the process ends.
 pub async fn run(context: Arc<Context>, sign: Arc<Sign>) {
@@ -58,8 +65,10 @@ pub async fn run(context: Arc<Context>, sign: Arc<Sign>) {
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut autoscaler = Autoscaler {
         clock: Instant::now(),
+        rounds: 0,
         histories: HashMap::new(),
-        targets: Mutex::default(),
+        meters: Meters::default(),
+        scraper: Scraper::default(),
     };
     loop {
         every.tick().await;
@@ -75,157 +84,128 @@ pub async fn run(context: Arc<Context>, sign: Arc<Sign>) {
 
 struct Autoscaler {
     clock: Instant,
+    rounds: u64,
     /// By UID.
     histories: HashMap<String, History>,
-    targets: Mutex<Targets>,
+    meters: Meters,
+    scraper: Scraper,
+}
+
+/// A service whose pods are asked in this round.
+struct Asked {
+    key: Key,
+    /// Unless its number of pods is fixed.
+    scaled: Option<Arc<Service>>,
+    pods: Vec<Arc<PodRow>>,
 }
 
 impl Autoscaler {
     async fn round(&mut self, context: &Context) {
-        let all = context.stores.services.all();
-        context.metrics.services.set(all.len() as i64);
-        let scaled: Vec<Arc<Service>> = all.iter().filter_map(|row| row.scaled.clone()).collect();
-        drop(all);
-        if scaled.is_empty() {
-            self.histories.clear();
-            return;
-        }
-        let pods: Vec<_> = scaled.iter().map(|s| ready_pods(context, s)).collect();
-        let (gateways, readings) =
-            tokio::join!(self.ask_gateways(context), self.ask_pods(context, &pods));
-        let now = self.clock.elapsed().as_millis() as u64;
-        let mut histories = std::mem::take(&mut self.histories);
-        for (service, readings) in scaled.iter().zip(readings) {
-            let readings = ServiceReadings {
-                gateways: of_service(&gateways, service),
-                pods: readings,
-            };
-            let seen = observe(service.replicas, readings.pods.len() as u32, &readings);
-            let history = histories.remove(&service.uid).unwrap_or_default();
-            let (decision, history) = decide(&service.scaling, &seen, history, now);
-            self.histories.insert(service.uid.clone(), history);
-            act(context, service, &decision).await;
-        }
-        self.targets().forget_old(Instant::now());
-    }
-
-    async fn ask_gateways(&self, context: &Context) -> Vec<Option<GatewayReadings>> {
-        let addresses = gateway_addresses(&context.stores.gateways.all());
-        let asked: Vec<_> = addresses
-            .into_iter()
-            .map(|address| self.ask_gateway(context, address).boxed())
-            .collect();
-        stream::iter(asked).buffered(CONCURRENCY).collect().await
-    }
-
-    async fn ask_gateway(&self, context: &Context, address: String) -> Option<GatewayReadings> {
-        let text = self.scrape(context, &address, "gateway").await?;
-        read(
-            context,
-            &address,
-            "gateway",
-            GatewayReading::parse_all(&text),
-        )
-    }
-
-    /// One list for each list of pods, in their order.
-    async fn ask_pods(
-        &self,
-        context: &Context,
-        pods: &[Vec<Arc<PodView>>],
-    ) -> Vec<Vec<Option<PodReading>>> {
-        let asked: Vec<_> = pods
-            .iter()
-            .flatten()
-            .map(|pod| self.ask_pod(context, pod).boxed())
-            .collect();
-        let answers: Vec<_> = stream::iter(asked).buffered(CONCURRENCY).collect().await;
-        let mut answers = answers.into_iter();
-        pods.iter()
-            .map(|list| answers.by_ref().take(list.len()).collect())
-            .collect()
-    }
-
-    async fn ask_pod(&self, context: &Context, pod: &PodView) -> Option<PodReading> {
-        let address = format!("{}:{}", address(pod.ip.as_deref()?), names::ENGINE_PORT);
-        let text = self.scrape(context, &address, "pod").await?;
-        read(context, &address, "pod", PodReading::parse(&text))
-    }
-
-    async fn scrape(
-        &self,
-        context: &Context,
-        address: &str,
-        target: &'static str,
-    ) -> Option<String> {
-        if !self.targets().is_due(address, Instant::now()) {
-            return None;
-        }
-        let url = format!("http://{address}/metrics");
-        let answer = context.http.get(&url, SCRAPE_TIMEOUT).await;
-        self.targets().note(address, answer.is_ok(), Instant::now());
-        match answer {
-            Ok(body) => Some(String::from_utf8_lossy(&body).into_owned()),
-            Err(error) => {
-                count_failure(context, target);
-                tracing::debug!(%error, target, "no load to be had");
+        self.rounds += 1;
+        let all = self.asked(context);
+        let any_scaled = all.iter().any(|asked| asked.scaled.is_some());
+        let asks_gateways =
+            any_scaled || self.rounds % GATEWAY_ROUNDS == 1 || !context.canaries().is_empty();
+        let pods: Vec<&[Arc<PodRow>]> = all.iter().map(|asked| &asked.pods[..]).collect();
+        let gateways = async {
+            if asks_gateways {
+                Some(Arc::new(self.scraper.ask_gateways(context).await))
+            } else {
                 None
+            }
+        };
+        let (gateways, readings) = tokio::join!(gateways, self.scraper.ask_pods(context, &pods));
+        self.scraper.forget_old();
+        if let Some(gateways) = &gateways {
+            spread_news(context, gateways);
+        }
+        let now = self.clock.elapsed().as_millis() as u64;
+        for (asked, readings) in all.iter().zip(&readings) {
+            self.meters
+                .note(context, &asked.key, &asked.pods, readings, now);
+        }
+        let gateways = gateways.unwrap_or_default();
+        let mut earlier = std::mem::take(&mut self.histories);
+        for (asked, readings) in all.iter().zip(readings) {
+            if let Some(service) = &asked.scaled {
+                let history = earlier.remove(&service.uid).unwrap_or_default();
+                let (decision, history) = decision(service, &gateways, readings, history, now);
+                self.histories.insert(service.uid.clone(), history);
+                act(context, service, &decision).await;
             }
         }
     }
 
-    fn targets(&self) -> MutexGuard<'_, Targets> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Services that are scaled, and the share of the others whose turn it is.
+    fn asked(&mut self, context: &Context) -> Vec<Asked> {
+        let services = context.stores.services.entries();
+        context.metrics.services.set(services.len() as i64);
+        if self.rounds.is_multiple_of(FIXED_ROUNDS) {
+            let known = |key: &Key| context.stores.services.get(key).is_some();
+            self.meters.retain(known);
+        }
+        let turn = self.rounds % FIXED_ROUNDS;
+        services
+            .into_iter()
+            .filter(|(key, row)| row.scaled.is_some() || slot(key) == turn)
+            .map(|(key, row)| Asked {
+                pods: ready_pods(context, &key),
+                key,
+                scaled: row.scaled.clone(),
+            })
+            .filter(|asked| asked.scaled.is_some() || !asked.pods.is_empty())
+            .collect()
     }
+}
+
+fn slot(key: &Key) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish() % FIXED_ROUNDS
+}
+
+fn ready_pods(context: &Context, key: &Key) -> Vec<Arc<PodRow>> {
+    let rows = context.stores.pods.of(key).into_iter();
+    rows.map(|(_, row)| row)
+        .filter(|row| !row.prefetches && row.view.ready && !row.view.leaving)
+        .filter(|row| row.view.ip.is_some())
+        .collect()
+}
+
+/// Has services looked at whose routes have changed.
+fn spread_news(context: &Context, gateways: &Arc<AllReadings>) {
+    match context.gateways.take(gateways, Instant::now()) {
+        Some(changed) => {
+            for key in changed {
+                context.queue.add(key, ROUTES_SETTLE);
+            }
+        }
+        None => {
+            for (key, _) in context.stores.services.entries() {
+                context.queue.add(key, ROUTES_SETTLE);
+            }
+        }
+    }
+}
+
+fn decision(
+    service: &Service,
+    gateways: &AllReadings,
+    pods: Vec<Option<PodReading>>,
+    history: History,
+    now: u64,
+) -> (Decision, History) {
+    let name = (service.namespace.clone(), service.name.clone());
+    let readings = ServiceReadings {
+        gateways: of_service(gateways, &name),
+        pods,
+    };
+    let seen = observe(service.replicas, readings.pods.len() as u32, &readings);
+    decide(&service.scaling, &seen, history, now)
 }
 
 fn key(service: &Service) -> Key {
     Key::new(&service.namespace, &service.name)
-}
-
-fn ready_pods(context: &Context, service: &Service) -> Vec<Arc<PodView>> {
-    let pods = context.stores.pods.of(&key(service));
-    pods.into_iter()
-        .map(|(_, view)| view)
-        .filter(|view| view.ready && !view.leaving && view.ip.is_some())
-        .collect()
-}
-
-/// A gateway that answers and has no series for a service has had no request for it.
-fn of_service(
-    gateways: &[Option<GatewayReadings>],
-    service: &Service,
-) -> Vec<Option<GatewayReading>> {
-    let key = (service.namespace.clone(), service.name.clone());
-    gateways
-        .iter()
-        .map(|gateway| {
-            gateway
-                .as_ref()
-                .map(|g| g.get(&key).copied().unwrap_or_default())
-        })
-        .collect()
-}
-
-fn count_failure(context: &Context, target: &'static str) {
-    let failures = &context.metrics.scrape_failures;
-    failures.get_or_create(&Target { target }).inc();
-}
-
-fn read<T, E: std::fmt::Display>(
-    context: &Context,
-    address: &str,
-    target: &'static str,
-    parsed: Result<T, E>,
-) -> Option<T> {
-    match parsed {
-        Ok(readings) => Some(readings),
-        Err(error) => {
-            count_failure(context, target);
-            tracing::warn!(%error, address, target, "metrics that cannot be trusted count as absent");
-            None
-        }
-    }
 }
 
 async fn act(context: &Context, service: &Service, decision: &Decision) {

@@ -27,6 +27,9 @@ impl Drop for Unread {
     }
 }
 
+/// Who else wants to know of changes: of a key, what was and what is.
+pub type Observer<V> = Arc<dyn Fn(&Key, Option<&V>, Option<&V>) + Send + Sync>;
+
 /// Fills one table with one namespace's objects, or with all.
 pub struct Fill<K, V, F> {
     pub table: Arc<Table<V>>,
@@ -34,6 +37,8 @@ pub struct Fill<K, V, F> {
     pub keep: Arc<F>,
     /// How soon a change matters to the service; never, when none.
     pub delay: fn(Option<&V>, &V) -> Option<Duration>,
+    /// Told of what is, and of what is no more.
+    pub observer: Observer<V>,
     pub queue: Arc<Queue>,
     pub unread: Option<Unread>,
     pub epoch: u32,
@@ -63,7 +68,8 @@ where
         let Some(kept) = (self.keep)(object) else {
             return;
         };
-        let (service, value) = (kept.service.clone(), kept.value.clone());
+        let (key, service) = (kept.key.clone(), kept.service.clone());
+        let value = kept.value.clone();
         let before = match self.table.put(kept, self.epoch) {
             Change::Nothing => return,
             Change::New => None,
@@ -75,6 +81,7 @@ where
                 Some(value)
             }
         };
+        (self.observer)(&key, before.as_ref(), Some(&value));
         if let Some(delay) = (self.delay)(before.as_ref(), &value) {
             self.ask(service, delay);
         }
@@ -84,13 +91,15 @@ where
         let Some(kept) = (self.keep)(object) else {
             return;
         };
-        if let Some((_, service)) = self.table.remove(&kept.key) {
+        if let Some((value, service)) = self.table.remove(&kept.key) {
+            (self.observer)(&kept.key, Some(&value), None);
             self.ask(service, GONE);
         }
     }
 
     fn complete(&mut self) {
-        for (_, _, service) in self.table.sweep(self.scope.as_deref(), self.epoch) {
+        for (key, value, service) in self.table.sweep(self.scope.as_deref(), self.epoch) {
+            (self.observer)(&key, Some(&value), None);
             self.ask(service, GONE);
         }
         self.unread = None;

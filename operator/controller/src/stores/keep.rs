@@ -5,6 +5,8 @@ use std::sync::Arc;
 use kube::{Resource, ResourceExt, core::DeserializeGuard};
 use pagoda_crds::{InferenceService, names};
 use pagoda_operator_core::{
+    placement::NodeView,
+    rollout::DeploymentView,
     status::PodView,
     validate::{Service, validate},
 };
@@ -14,7 +16,11 @@ use serde_json::Value;
 use super::table::Kept;
 use crate::key::Key;
 use k8s_openapi::{
-    api::{core::v1::Pod, discovery::v1::EndpointSlice},
+    api::{
+        apps::v1::Deployment,
+        core::v1::{Node, Pod},
+        discovery::v1::EndpointSlice,
+    },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
@@ -38,6 +44,39 @@ pub struct ServiceRow {
     pub content: Content,
     /// Checked, when the autoscaler has to look after it.
     pub scaled: Option<Arc<Service>>,
+    /// Names that it claims for its model, and since when.
+    pub claim: Option<Claim>,
+}
+
+/// Names of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// When the service was made.
+    pub created_seconds: i64,
+    /// The names.
+    pub names: Vec<String>,
+}
+
+/// A Deployment of a service.
+#[derive(Debug)]
+pub struct DeploymentRow {
+    /// What counts of it.
+    pub view: DeploymentView,
+    /// UID of the service that controls it.
+    pub owner: Option<String>,
+    /// Whether it is being deleted.
+    pub leaving: bool,
+    /// All of it.
+    pub json: Json,
+}
+
+/// A pod of a service.
+#[derive(Debug)]
+pub struct PodRow {
+    /// What counts of it.
+    pub view: PodView,
+    /// Whether it only brings a model to its node.
+    pub prefetches: bool,
 }
 
 /// What stands in an InferenceService.
@@ -94,6 +133,7 @@ pub fn service(object: Guarded, before: Option<Arc<ServiceRow>>) -> Option<Kept<
     let version = object.resource_version().unwrap_or_default();
     let uid = object.meta().uid.clone().unwrap_or_default();
     let generation = object.meta().generation.unwrap_or_default();
+    let claim = object.0.as_ref().ok().map(claim);
     let (content, scaled) = match object.0 {
         Ok(mut object) => {
             object.metadata.managed_fields = None;
@@ -130,8 +170,23 @@ pub fn service(object: Guarded, before: Option<Arc<ServiceRow>>) -> Option<Kept<
             generation,
             content,
             scaled,
+            claim,
         }),
     })
+}
+
+/// By the rule of `validate`, whether or not the rest of the spec passes it: gateways route to what runs.
+fn claim(object: &InferenceService) -> Claim {
+    let names = &object.spec.model.names;
+    let created = object.metadata.creation_timestamp.as_ref();
+    Claim {
+        created_seconds: created.map_or(0, |time| time.0.as_second()),
+        names: if names.is_empty() {
+            vec![object.name_any()]
+        } else {
+            names.clone()
+        },
+    }
 }
 
 fn scaled(object: &InferenceService) -> Option<Arc<Service>> {
@@ -151,11 +206,23 @@ where
     kept(&object, service, json)
 }
 
-/// A Job that brings a model to nodes.
-pub fn job(object: k8s_openapi::api::batch::v1::Job) -> Option<Kept<Json>> {
-    let service = named_by(&object, names::LABEL_PREFETCH);
-    let json = reduced(&object)?;
-    kept(&object, service, json)
+/// A Deployment.
+pub fn deployment(object: Deployment) -> Option<Kept<Arc<DeploymentRow>>> {
+    let service = named_by(&object, names::LABEL_SERVICE);
+    let row = DeploymentRow {
+        view: DeploymentView::of(&object),
+        owner: owner(&object),
+        leaving: object.metadata.deletion_timestamp.is_some(),
+        json: reduced(&object)?,
+    };
+    kept(&object, service, Arc::new(row))
+}
+
+/// UID of an object's controller.
+pub fn owner<K: Resource<DynamicType = ()>>(object: &K) -> Option<String> {
+    let owners = object.owner_references().iter();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    controllers.next().map(|owner| owner.uid.clone())
 }
 
 /// The JSON of an object that was applied or seen.
@@ -174,10 +241,20 @@ pub fn reduced<T: Serialize>(object: &T) -> Option<Json> {
 }
 
 /// A pod of a service.
-pub fn pod(object: Pod) -> Option<Kept<Arc<PodView>>> {
-    let service = named_by(&object, names::LABEL_SERVICE);
-    let view = Arc::new(PodView::of(&object));
-    kept(&object, service, view)
+pub fn pod(object: Pod) -> Option<Kept<Arc<PodRow>>> {
+    let prefetched = named_by(&object, names::LABEL_PREFETCH);
+    let row = PodRow {
+        view: PodView::of(&object),
+        prefetches: prefetched.is_some(),
+    };
+    let service = prefetched.or_else(|| named_by(&object, names::LABEL_SERVICE));
+    kept(&object, service, Arc::new(row))
+}
+
+/// A node.
+pub fn node(object: Node) -> Option<Kept<Arc<NodeView>>> {
+    let view = Arc::new(NodeView::of(&object));
+    kept(&object, None, view)
 }
 
 /// Where gateways are.

@@ -81,6 +81,23 @@ impl<V: Clone> Table<V> {
         self.read().rows.values().map(|r| r.value.clone()).collect()
     }
 
+    /// Rows that pass a test, with their services.
+    pub fn entries_where(&self, test: impl Fn(&V) -> bool) -> Vec<(Option<Key>, V)> {
+        let rows = self.read();
+        let passing = rows.rows.values().filter(|row| test(&row.value));
+        passing
+            .map(|row| (row.service.clone(), row.value.clone()))
+            .collect()
+    }
+
+    /// All keys with their values.
+    pub fn entries(&self) -> Vec<(Key, V)> {
+        let rows = self.read();
+        let all = rows.rows.iter();
+        all.map(|(key, row)| (key.clone(), row.value.clone()))
+            .collect()
+    }
+
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.read().rows.len()

@@ -154,10 +154,32 @@ pub fn refused(
     previous: &InferenceServiceStatus,
     now: &Time,
 ) -> InferenceServiceStatus {
+    unapplied(STALLED, generation, refusal, pods, previous, now)
+}
+
+/// The same of a service whose children could not be applied for a while: that may pass by itself.
+pub fn failing(
+    generation: i64,
+    refusal: &Refusal,
+    pods: &[PodView],
+    previous: &InferenceServiceStatus,
+    now: &Time,
+) -> InferenceServiceStatus {
+    unapplied(RECONCILING, generation, refusal, pods, previous, now)
+}
+
+fn unapplied(
+    progress: &'static str,
+    generation: i64,
+    refusal: &Refusal,
+    pods: &[PodView],
+    previous: &InferenceServiceStatus,
+    now: &Time,
+) -> InferenceServiceStatus {
     let census = Census::count(pods, "");
     let drafts = vec![
         Draft::new(READY, "False", refusal.reason, &refusal.message),
-        Draft::new(STALLED, "True", refusal.reason, &refusal.message),
+        Draft::new(progress, "True", refusal.reason, &refusal.message),
     ];
     let kept = previous
         .conditions

@@ -1,0 +1,249 @@
+//! Starts the watches that fill the tables.
+
+use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
+
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{ConfigMap, Node, Service, ServiceAccount},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{Api, Client, Resource, core::NamespaceResourceScope};
+use pagoda_crds::names;
+use serde::de::DeserializeOwned;
+use tokio::{sync::watch as watch_channel, task::JoinSet};
+
+use super::{
+    Names, Nodes, Stores,
+    fill::{Fill, Observer, Unread},
+    keep::{self, Guarded, ServiceRow},
+    table::{Kept, Table},
+};
+use crate::{
+    heartbeat::{Heartbeats, Patience},
+    key::Key,
+    queue::Queue,
+    settings::Settings,
+    watch::{self, Watch},
+};
+
+/// A watch may be silent for this long beyond its own end before it is late, and this long again before it is dead.
+const SILENCE: Duration = Duration::from_secs(90);
+/// Changes of children and pods come in bursts; one reconcile is enough for those of this long.
+const BURST: Duration = Duration::from_millis(150);
+/// A service whose spec is the same has a new status at most: usually our own.
+const STATUS_ECHO: Duration = Duration::from_millis(500);
+
+/// Starts all watches; they end with the returned set.
+pub fn watch(
+    client: &Client,
+    settings: &Settings,
+    queue: &Arc<Queue>,
+    heartbeats: &Heartbeats,
+) -> (Stores, JoinSet<()>) {
+    let mut reader = Reader {
+        client,
+        queue,
+        heartbeats,
+        seconds: settings.watch_seconds,
+        unread: Arc::new(watch_channel::Sender::new(0)),
+        watches: JoinSet::new(),
+    };
+    let scopes = settings.scopes();
+    let scopes = &scopes[..];
+    let ours = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY_OPERATOR);
+    let service = &settings.gateway_service;
+    let slices = format!("{}={service}", names::LABEL_SLICE_SERVICE);
+    let system = [Some(settings.system_namespace.as_str())];
+    let names = Arc::<Names>::default();
+    let stores = Stores {
+        services: reader.services(scopes, &names),
+        pods: reader.namespaced(scopes, &ours, keep::pod),
+        gateways: reader.optional(&system, &slices, keep::gateway),
+        deployments: reader.namespaced(scopes, &ours, keep::deployment),
+        config_maps: reader.namespaced::<ConfigMap, _>(scopes, &ours, keep::child),
+        jobs: reader.optional::<Job, _>(scopes, &ours, keep::child),
+        nodes: reader.nodes(settings.watch_nodes),
+        service_accounts: reader.namespaced::<ServiceAccount, _>(scopes, &ours, keep::child),
+        core_services: reader.namespaced::<Service, _>(scopes, &ours, keep::child),
+        budgets: reader.namespaced::<PodDisruptionBudget, _>(scopes, &ours, keep::child),
+        names,
+        unread: reader.unread.subscribe(),
+    };
+    (stores, reader.watches)
+}
+
+/// Reads kinds into tables.
+struct Reader<'a> {
+    client: &'a Client,
+    queue: &'a Arc<Queue>,
+    heartbeats: &'a Heartbeats,
+    seconds: u32,
+    unread: Arc<watch_channel::Sender<usize>>,
+    watches: JoinSet<()>,
+}
+
+/// What differs from kind to kind.
+struct Plan<V, F> {
+    table: Arc<Table<V>>,
+    labels: Option<String>,
+    optional: bool,
+    keep: Arc<F>,
+    delay: fn(Option<&V>, &V) -> Option<Duration>,
+    observer: Observer<V>,
+}
+
+impl Reader<'_> {
+    fn services(
+        &mut self,
+        scopes: &[Option<&str>],
+        names: &Arc<Names>,
+    ) -> Arc<Table<Arc<ServiceRow>>> {
+        let table: Arc<Table<Arc<ServiceRow>>> = Arc::default();
+        let known = table.clone();
+        let (names, queue) = (names.clone(), self.queue.clone());
+        let plan = Plan {
+            table: table.clone(),
+            labels: None,
+            optional: false,
+            keep: Arc::new(move |object: Guarded| {
+                let metadata = object.meta();
+                let key = Key::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?);
+                keep::service(object, known.get(&key))
+            }),
+            delay: |before, after| {
+                let same =
+                    |b: &Arc<ServiceRow>| b.uid == after.uid && b.generation == after.generation;
+                Some(if before.is_some_and(same) {
+                    STATUS_ECHO
+                } else {
+                    Duration::ZERO
+                })
+            },
+            observer: Arc::new(move |key, before, after| names.take(&queue, key, before, after)),
+        };
+        self.start(scopes, &plan);
+        table
+    }
+
+    /// A kind whose every change is a reason to look at the service that it belongs to.
+    fn namespaced<K, V>(
+        &mut self,
+        scopes: &[Option<&str>],
+        labels: &str,
+        keep: fn(K) -> Option<Kept<V>>,
+    ) -> Arc<Table<V>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        self.labelled(scopes, labels, keep, false)
+    }
+
+    /// The same, of a kind that the operator can do without.
+    fn optional<K, V>(
+        &mut self,
+        scopes: &[Option<&str>],
+        labels: &str,
+        keep: fn(K) -> Option<Kept<V>>,
+    ) -> Arc<Table<V>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        self.labelled(scopes, labels, keep, true)
+    }
+
+    fn labelled<K, V>(
+        &mut self,
+        scopes: &[Option<&str>],
+        labels: &str,
+        keep: fn(K) -> Option<Kept<V>>,
+        optional: bool,
+    ) -> Arc<Table<V>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        let plan = Plan {
+            table: Arc::default(),
+            labels: Some(labels.to_owned()),
+            optional,
+            keep: Arc::new(keep),
+            delay: |_, _| Some(BURST),
+            observer: Arc::new(|_, _, _| {}),
+        };
+        self.start(scopes, &plan);
+        plan.table
+    }
+
+    fn nodes(&mut self, wanted: bool) -> Arc<Nodes> {
+        let nodes = Arc::<Nodes>::default();
+        let (taken, queue) = (nodes.clone(), self.queue.clone());
+        let plan = Plan {
+            table: nodes.table.clone(),
+            labels: None,
+            optional: true,
+            keep: Arc::new(keep::node),
+            delay: |_, _| None,
+            observer: Arc::new(move |_, before, after| taken.take(&queue, before, after)),
+        };
+        if wanted {
+            self.follow(Api::<Node>::all(self.client.clone()), None, &plan);
+        }
+        nodes
+    }
+
+    fn start<K, V, F>(&mut self, scopes: &[Option<&str>], plan: &Plan<V, F>)
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+        F: Fn(K) -> Option<Kept<V>> + Send + Sync + 'static,
+    {
+        for scope in scopes {
+            let api = match scope {
+                Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+                None => Api::all(self.client.clone()),
+            };
+            self.follow(api, *scope, plan);
+        }
+    }
+
+    fn follow<K, V, F>(&mut self, api: Api<K>, scope: Option<&str>, plan: &Plan<V, F>)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+        F: Fn(K) -> Option<Kept<V>> + Send + Sync + 'static,
+    {
+        let place = scope.map_or_else(String::new, |namespace| format!(" in {namespace}"));
+        let name = format!("the watch of {}{place}", K::plural(&()));
+        let late = Duration::from_secs(self.seconds.into()) + SILENCE;
+        let patience = Patience {
+            late,
+            dead: late + SILENCE,
+        };
+        let sign = self.heartbeats.expect(name.as_str(), patience);
+        let watch = Watch {
+            api,
+            name,
+            labels: plan.labels.clone(),
+            seconds: self.seconds,
+            optional: plan.optional,
+        };
+        let fill = Fill {
+            table: plan.table.clone(),
+            scope: scope.map(str::to_owned),
+            keep: plan.keep.clone(),
+            delay: plan.delay,
+            observer: plan.observer.clone(),
+            queue: self.queue.clone(),
+            unread: Some(Unread::expect(&self.unread)),
+            epoch: 0,
+            object: PhantomData,
+        };
+        self.watches.spawn(watch::run(watch, fill, sign));
+    }
+}
