@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::stream;
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
 use hyper::service::service_fn;
@@ -101,6 +101,17 @@ impl FileServer {
             .collect()
     }
 
+    /// Bytes of `name` that were asked for, over all requests.
+    pub fn asked_bytes(&self, name: &str) -> usize {
+        let whole = self.state.files.get(&format!("/{name}"));
+        let whole = whole.map_or(0, |file| file.bytes.len());
+        let asked = |range: Option<String>| match range.as_deref().and_then(parse_range) {
+            Some((start, end)) => end.unwrap_or(whole).min(whole).saturating_sub(start),
+            None => whole,
+        };
+        self.ranges(name).into_iter().map(asked).sum()
+    }
+
     /// The `Authorization` headers with which `name` was asked for, in order.
     pub fn authorizations(&self, name: &str) -> Vec<Option<String>> {
         let requests = self.state.requests.lock().expect("no holder panics");
@@ -169,19 +180,18 @@ impl State {
         };
         let mut requests = self.requests.lock().expect("no holder panics");
         let first = !requests.iter().any(|earlier| earlier.path == path);
-        requests.push(asked);
+        requests.push(asked.clone());
         drop(requests);
         let Some(file) = self.files.get(&path) else {
             return plain(StatusCode::NOT_FOUND, Bytes::new());
         };
         let cut = file.cut_first_after.filter(|_| first);
-        part(file, range(request.headers()), cut)
+        part(file, asked.range.as_deref().and_then(parse_range), cut)
     }
 }
 
 /// `bytes=N-` or `bytes=N-M`: the forms that a resumed or a parallel download uses, as the first byte and one past the last.
-fn range(headers: &HeaderMap) -> Option<(usize, Option<usize>)> {
-    let range = headers.get(header::RANGE)?.to_str().ok()?;
+fn parse_range(range: &str) -> Option<(usize, Option<usize>)> {
     let (start, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     let end = last.parse::<usize>().ok().map(|last| last + 1);
     Some((start.parse().ok()?, end))

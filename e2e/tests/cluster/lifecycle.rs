@@ -172,6 +172,11 @@ fn a_child_that_was_deleted_or_edited_is_put_right() {
         bed.apply(&simulated("kept")).await?;
         bed.ready("kept").await?;
         let before = bed.settled_children("kept").await?;
+        let map = before
+            .keys()
+            .find_map(|child| child.strip_prefix("ConfigMap/"))
+            .context("it has no ConfigMap")?
+            .to_owned();
         bed.kubectl_ok(
             &[
                 "delete",
@@ -185,7 +190,7 @@ fn a_child_that_was_deleted_or_edited_is_put_right() {
             &[
                 "patch",
                 "configmap",
-                "kept",
+                &map,
                 "--patch",
                 r#"{"data": {"engine.json": "{}"}}"#,
             ],
@@ -197,7 +202,7 @@ fn a_child_that_was_deleted_or_edited_is_put_right() {
             ensure!(now.keys().eq(before.keys()), "children are {now:?}");
             let config = bed
                 .api::<ConfigMap>()
-                .get("kept")
+                .get(&map)
                 .await?
                 .data
                 .unwrap_or_default();

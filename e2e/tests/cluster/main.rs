@@ -8,6 +8,7 @@ mod bed;
 mod file_server;
 mod load;
 mod manifests;
+mod model_server;
 mod node;
 mod processes;
 

@@ -13,8 +13,10 @@ use serde_json::{Value, json};
 use crate::bed::{
     Bed, PATIENCE, eventually, is_ready, of_service, on_cluster, pod_name, pod_uid, restarts,
 };
+use crate::file_server::Served;
 use crate::load::Load;
 use crate::manifests::{on_cpu, simulated, with};
+use crate::model_server::{over_https, serve, sha256};
 use crate::node::Node;
 use crate::processes::kill_nine;
 
@@ -260,10 +262,14 @@ fn a_revision_that_never_loads_leaves_the_old_one_serving_and_says_why() {
             "no-file",
             &MODEL_IMAGE.replace("//model.gguf", "//nowhere.gguf"),
         );
+        let server = serve(&bed, [("small.gguf", Served::whole(&b"GGUF"[..]))]).await?;
+        let elsewhere = sha256(b"another file");
+        let wrong_hash = over_https(&server, "wrong-hash", "small.gguf", Some(&elsewhere));
         let cases = [
             (wrong_image, vec!["image", "pagoda.local/nowhere:1"]),
             (out_of_memory, vec!["memory"]),
             (no_file, vec!["nowhere.gguf"]),
+            (wrong_hash, vec!["HashMismatch", &elsewhere]),
         ];
         let mut before = Vec::new();
         for (broken, _) in &cases {

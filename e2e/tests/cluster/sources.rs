@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::bed::{Bed, on_cluster};
 use crate::file_server::{FileServer, Served};
 use crate::manifests::{on_cpu, with};
-use crate::model_sources::{model_bytes, serve, sha256, trusting};
+use crate::model_server::{model_bytes, serve, sha256, trusting};
 
 const TOKEN: &str = "hf_e2eTokenThatNobodyElseHas";
 const ACCESS_KEY: &str = "E2EACCESSKEY";
@@ -23,6 +23,11 @@ fn a_model_comes_from_a_hugging_face_mirror_with_a_token() {
         bed.apply(&from(&server, "mirrored", uri)?).await?;
         bed.ready("mirrored").await?;
         bed.answers("mirrored").await?;
+        let (asked, whole) = (server.asked_bytes(name), model_bytes()?.len());
+        ensure!(
+            (whole..whole * 3 / 2).contains(&asked),
+            "{asked} bytes were asked for, of a file of {whole}"
+        );
         let bearer = format!("Bearer {TOKEN}");
         let asked = server.authorizations(name);
         ensure!(
