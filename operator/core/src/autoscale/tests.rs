@@ -22,6 +22,7 @@ fn seen(current: u32, held: u64, in_flight: u64) -> Observation {
         held,
         in_flight,
         finished: 0,
+        ..GatewayReading::default()
     };
     let pods = (0..current).map(|_| Some(PodReading::default())).collect();
     observe(
@@ -162,6 +163,7 @@ fn partial_knowledge_may_grow_and_never_shrinks() {
             held: 0,
             in_flight,
             finished: 0,
+            ..GatewayReading::default()
         };
         observe(
             4,
@@ -212,6 +214,7 @@ fn a_request_between_two_looks_is_seen_in_the_arrivals() {
             held: 0,
             in_flight: 0,
             finished: u64::from(second >= 20),
+            ..GatewayReading::default()
         };
         observe(
             1,
@@ -270,6 +273,7 @@ fn requests_per_second_come_from_the_growth_of_arrivals() {
                 held: 0,
                 in_flight: 0,
                 finished: second * per_second,
+                ..GatewayReading::default()
             };
             observe(
                 2,
@@ -300,6 +304,7 @@ fn a_counter_that_restarts_makes_the_rate_unknown_and_nothing_shrinks() {
             held: 0,
             in_flight: 0,
             finished,
+            ..GatewayReading::default()
         };
         observe(
             8,
@@ -325,6 +330,7 @@ fn the_largest_of_several_targets_wins() {
             held: 0,
             in_flight: 1,
             finished: second * 7,
+            ..GatewayReading::default()
         };
         observe(
             1,
@@ -355,7 +361,8 @@ fn reads_what_gateways_and_pods_write() {
         GatewayReading {
             held: 0,
             in_flight: 3,
-            finished: 8
+            finished: 8,
+            ..GatewayReading::default()
         }
     );
     assert_eq!(readings[&("a".into(), "y".into())].held, 2);
@@ -370,10 +377,68 @@ fn reads_what_gateways_and_pods_write() {
         Ok(PodReading {
             running: 2,
             waiting: 1,
-            finished: 5
+            finished: Some(5),
+            ..PodReading::default()
         })
     );
     assert!(PodReading::parse("vllm:num_requests_running NaN\n").is_err());
+}
+
+#[test]
+fn a_gateway_that_knows_a_service_without_a_ready_pod_says_zero_and_one_that_does_not_says_nothing()
+{
+    let text = "# TYPE pagoda_gateway_in_flight_requests gauge\n\
+        pagoda_gateway_route_pods{namespace=\"a\",service=\"x\"} 0\n\
+        pagoda_gateway_held_requests{namespace=\"a\",service=\"y\"} 2\n";
+    let readings = GatewayReading::parse_all(text).expect("a gateway's");
+    assert_eq!(readings[&("a".into(), "x".into())].route_pods, Some(0));
+    assert_eq!(readings[&("a".into(), "y".into())].route_pods, None);
+}
+
+#[test]
+fn load_is_read_in_the_words_of_every_server() {
+    let vllm = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} 2.0\nvllm:num_requests_running{engine=\"1\"} 1.0\n\
+        vllm:num_requests_waiting{engine=\"0\"} 4.0\nvllm:request_success_total{finished_reason=\"stop\"} 9.0\n\
+        vllm:generation_tokens_total{engine=\"0\"} 100.0\nvllm:prefix_cache_queries_total 50.0\nvllm:prefix_cache_hits_total 20.0\n";
+    let expected = PodReading {
+        running: 3,
+        waiting: 4,
+        finished: Some(9),
+        generated_tokens: 100,
+        cache_queries: 50,
+        cache_hits: 20,
+    };
+    assert_eq!(PodReading::parse(vllm), Ok(expected));
+    let bare = vllm.replace("_total", "");
+    assert_eq!(PodReading::parse(&bare), Ok(expected), "without _total");
+    let sglang = "sglang:num_running_reqs{model_name=\"m\"} 3.0\nsglang:num_queue_reqs{model_name=\"m\"} 4.0\n\
+        sglang:num_requests_total{model_name=\"m\"} 9.0\nsglang:generation_tokens_total{model_name=\"m\"} 100.0\n\
+        sglang:prompt_tokens_total{model_name=\"m\"} 50.0\nsglang:cached_tokens_total{model_name=\"m\"} 20.0\n";
+    assert_eq!(PodReading::parse(sglang), Ok(expected));
+    let llama = "# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 3\nllamacpp:requests_deferred 4\n\
+        llamacpp:tokens_predicted_total 100\n";
+    let expected = PodReading {
+        finished: None,
+        cache_queries: 0,
+        cache_hits: 0,
+        ..expected
+    };
+    assert_eq!(PodReading::parse(llama), Ok(expected));
+    assert!(PodReading::parse("other_server_running 3\n").is_err());
+}
+
+#[test]
+fn a_server_that_counts_nothing_finished_tells_no_arrivals() {
+    let pods = |finished| ServiceReadings {
+        gateways: vec![],
+        pods: vec![Some(PodReading {
+            running: 2,
+            finished,
+            ..PodReading::default()
+        })],
+    };
+    assert_eq!(observe(1, 1, &pods(None)).demand.pod_arrivals, None);
+    assert_eq!(observe(1, 1, &pods(Some(3))).demand.pod_arrivals, Some(5));
 }
 
 prop_compose! {
@@ -392,8 +457,8 @@ prop_compose! {
     fn any_readings()(gateways in proptest::collection::vec(proptest::option::weighted(0.8, (0_u64..40, 0_u64..40, 0_u64..1000)), 0..3),
         pods in proptest::collection::vec(proptest::option::weighted(0.8, (0_u64..20, 0_u64..20, 0_u64..1000)), 0..4)) -> ServiceReadings {
         ServiceReadings {
-            gateways: gateways.into_iter().map(|g| g.map(|(held, in_flight, finished)| GatewayReading { held, in_flight, finished })).collect(),
-            pods: pods.into_iter().map(|p| p.map(|(running, waiting, finished)| PodReading { running, waiting, finished })).collect(),
+            gateways: gateways.into_iter().map(|g| g.map(|(held, in_flight, finished)| GatewayReading { held, in_flight, finished, ..GatewayReading::default() })).collect(),
+            pods: pods.into_iter().map(|p| p.map(|(running, waiting, finished)| PodReading { running, waiting, finished: Some(finished), ..PodReading::default() })).collect(),
         }
     }
 }

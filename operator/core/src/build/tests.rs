@@ -2,25 +2,48 @@ use super::*;
 use crate::testing::checked;
 use k8s_openapi::api::{
     apps::v1::Deployment,
+    batch::v1::Job,
     core::v1::{ConfigMap, Service as CoreService, ServiceAccount},
     policy::v1::PodDisruptionBudget,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-fn images() -> Images {
-    Images {
-        engine: "docker.io/pagoda/engine:dev".into(),
-        pull_policy: "IfNotPresent".into(),
+fn without_cache() -> Setup {
+    Setup {
+        images: Images {
+            engine: "docker.io/pagoda/engine:dev".into(),
+            pull_policy: "IfNotPresent".into(),
+        },
+        model_cache: None,
+    }
+}
+
+fn with_cache() -> Setup {
+    Setup {
+        model_cache: Some(ModelCache {
+            host_path: "/var/lib/pagoda/models".into(),
+            bytes_per_namespace: 64 << 30,
+        }),
+        ..without_cache()
     }
 }
 
 fn build_spec(spec: Value) -> Children {
-    build(&checked(spec), &images())
+    build(&checked(spec), &without_cache())
 }
 
 fn pod_spec(spec: Value) -> Value {
-    let children = build_spec(spec);
-    children.list.last().expect("a Deployment").object["spec"]["template"]["spec"].clone()
+    build_spec(spec).pod_template()["spec"].clone()
+}
+
+/// In the order to apply them.
+fn all(children: &Children) -> Vec<Child> {
+    let shared = children.shared.iter().cloned();
+    let own = children.config_map.iter().cloned();
+    shared
+        .chain(own)
+        .chain([children.deployment_with(2)])
+        .collect()
 }
 
 fn with_source(uri: &str, sha256: Option<&str>) -> Value {
@@ -42,7 +65,7 @@ fn assert_fits<T: Serialize + DeserializeOwned>(object: &Value) {
 #[test]
 fn a_fetched_model_becomes_these_objects() {
     let children = build_spec(with_source("https://host/m.gguf", Some(HASH)));
-    let objects: Vec<&Value> = children.list.iter().map(|c| &c.object).collect();
+    let objects: Vec<Value> = all(&children).into_iter().map(|c| c.object).collect();
     insta::assert_yaml_snapshot!("fetched_model", objects);
 }
 
@@ -70,9 +93,15 @@ fn every_field_of_every_child_is_one_of_the_api() {
         with_source("image://acme/m:1//m.gguf", Some(HASH)),
         with_source("file:///models/m.gguf", Some(HASH)),
         json!({"engine": {"executor": "simulated"}, "hardware": {"accelerator": {"kind": "nvidia", "count": 2}}}),
+        cached_source(),
+        foreign(),
     ] {
-        for child in build_spec(spec).list {
+        let (service, setup) = (checked(spec), with_cache());
+        let children = build(&service, &setup);
+        let job = prefetch_job(&service, &children, &["n1".into(), "n2".into()]);
+        for child in all(&children).into_iter().chain(job) {
             match child.kind {
+                ChildKind::Job => assert_fits::<Job>(&child.object),
                 ChildKind::ConfigMap => assert_fits::<ConfigMap>(&child.object),
                 ChildKind::ServiceAccount => assert_fits::<ServiceAccount>(&child.object),
                 ChildKind::Service => assert_fits::<CoreService>(&child.object),
@@ -101,14 +130,14 @@ fn models_on_node_or_claim_are_read_in_place_and_copied_only_to_check_a_hash() {
     assert_eq!(copied["volumes"][2]["hostPath"]["path"], "/models");
 }
 
+fn config_of(children: &Children) -> pagoda_crds::wire::EngineConfig {
+    let config = &children.config_map.as_ref().expect("there").object["data"]["engine.json"];
+    serde_json::from_str(config.as_str().expect("text")).expect("a configuration")
+}
+
 #[test]
 fn the_engine_is_told_where_its_model_lies() {
-    let path = |spec: Value| -> Option<String> {
-        let config = &build_spec(spec).list[0].object["data"]["engine.json"];
-        let config: pagoda_crds::wire::EngineConfig =
-            serde_json::from_str(config.as_str().expect("text")).expect("a configuration");
-        config.model_path
-    };
+    let path = |spec: Value| -> Option<String> { config_of(&build_spec(spec)).model_path };
     assert_eq!(
         path(with_source("pvc://claim/dir/m.gguf", None)).as_deref(),
         Some("/model/dir/m.gguf")
@@ -178,11 +207,14 @@ fn an_overlay_adds_and_changes_by_name() {
         }
     });
     let children = build_spec(spec);
-    let template = &children.list.last().expect("a Deployment").object["spec"]["template"];
+    let template = children.pod_template();
     assert_eq!(template["metadata"]["labels"]["team"], "a");
     assert_eq!(template["metadata"]["labels"][names::LABEL_SERVICE], "demo");
     let spec = &template["spec"];
-    assert_eq!(spec["containers"][0]["image"], images().engine);
+    assert_eq!(
+        spec["containers"][0]["image"],
+        without_cache().images.engine
+    );
     assert_eq!(
         spec["containers"][0]["volumeMounts"]
             .as_array()
@@ -220,4 +252,160 @@ fn pods_live_longer_than_their_drain() {
     let pod =
         pod_spec(json!({"engine": {"executor": "simulated"}, "rollout": {"drainSeconds": 60}}));
     assert_eq!(pod["terminationGracePeriodSeconds"], 75);
+}
+
+fn cached_source() -> Value {
+    json!({"model": {"source": {"uri": "s3://models/m.gguf", "endpoint": "https://minio:9000", "region": "eu-central-1",
+        "credentials": {"secretName": "reader"}}}})
+}
+
+fn foreign() -> Value {
+    json!({
+        "model": {"names": ["smol", "small"], "source": {"uri": "hf://a/b/m.gguf"}},
+        "hardware": {
+            "accelerator": {"kind": "nvidia", "count": 2, "products": ["NVIDIA-H100-80GB-HBM3"]},
+            "runtimeClassName": "nvidia",
+            "topology": {"domainLabel": "nvidia.com/gpu.clique"}
+        },
+        "engine": {"image": "vllm/vllm-openai:v0.11.0", "command": ["vllm"], "args": ["serve", "$(PAGODA_MODEL_PATH)"], "port": 9000},
+        "rollout": {"drainSeconds": 60}
+    })
+}
+
+#[test]
+fn a_cached_model_becomes_this_pod() {
+    let children = build(&checked(cached_source()), &with_cache());
+    insta::assert_yaml_snapshot!("cached_model_pod", children.pod_template());
+    let path = config_of(&children).model_path.expect("a path");
+    let key = children.model_key.expect("a key");
+    assert_eq!(path, format!("/model/{key}/model.gguf"));
+}
+
+#[test]
+fn another_server_becomes_this_pod() {
+    let children = build(&checked(foreign()), &with_cache());
+    insta::assert_yaml_snapshot!("foreign_pod", children.pod_template());
+    assert_eq!(children.config_map, None);
+}
+
+#[test]
+fn a_prefetch_becomes_this_job() {
+    let service = checked(cached_source());
+    let children = build(&service, &with_cache());
+    let job = prefetch_job(&service, &children, &["n1".into(), "n2".into()]).expect("it fetches");
+    insta::assert_yaml_snapshot!("prefetch_job", job.object);
+    let labels = &job.object["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(
+        labels.get(names::LABEL_SERVICE),
+        None,
+        "no selector finds it"
+    );
+    let simulated = checked(json!({"engine": {"executor": "simulated"}}));
+    let children = build(&simulated, &with_cache());
+    assert_eq!(prefetch_job(&simulated, &children, &["n1".into()]), None);
+}
+
+#[test]
+fn a_revision_names_its_objects_and_finds_its_own_pods_only() {
+    let children = build_spec(json!({"engine": {"executor": "simulated"}}));
+    let deployment = children.deployment_with(3).object;
+    let name = names::revision_name("demo", &children.revision);
+    assert_eq!(children.revision.len(), names::REVISION_DIGITS);
+    assert_eq!(deployment["metadata"]["name"], name);
+    assert_eq!(deployment["spec"]["replicas"], 3);
+    let selector = &deployment["spec"]["selector"]["matchLabels"];
+    assert_eq!(
+        *selector,
+        json!({names::LABEL_SERVICE: "demo", names::LABEL_REVISION: children.revision})
+    );
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    for (key, value) in selector.as_object().expect("a map") {
+        assert_eq!(labels[key], *value);
+    }
+    let volumes = &deployment["spec"]["template"]["spec"]["volumes"];
+    assert_eq!(volumes[0]["configMap"]["name"], name);
+    assert_eq!(children.config_map.expect("there").name, name);
+}
+
+#[test]
+fn the_applied_hash_tells_numbers_of_pods_and_settings_of_the_rollout_apart() {
+    let hash = |rollout: Value, replicas| {
+        let children = build_spec(json!({"engine": {"executor": "simulated"}, "rollout": rollout}));
+        let object = children.deployment_with(replicas).object;
+        let hash = object["metadata"]["annotations"][names::ANNOTATION_APPLIED_HASH].clone();
+        (children.revision, hash)
+    };
+    let (surge, ends_first) = (
+        json!({"strategy": "Surge"}),
+        json!({"strategy": "TerminateFirst"}),
+    );
+    assert_eq!(hash(surge.clone(), 1), hash(surge.clone(), 1));
+    assert_ne!(hash(surge.clone(), 1), hash(surge.clone(), 2));
+    let (one, other) = (hash(surge, 1), hash(ends_first, 1));
+    assert_ne!(one.1, other.1);
+    assert_eq!(
+        one.0, other.0,
+        "how a change rolls out is no change of the pods"
+    );
+}
+
+#[test]
+fn credentials_are_seen_by_the_container_that_fetches_and_by_no_other() {
+    let pod = build(&checked(cached_source()), &with_cache()).pod_template()["spec"].clone();
+    let mounts = |container: &Value| {
+        container["volumeMounts"]
+            .to_string()
+            .contains("credentials")
+    };
+    assert!(mounts(&pod["initContainers"][0]));
+    assert!(!mounts(&pod["containers"][0]));
+    assert!(!pod.to_string().contains("secretKeyRef"));
+}
+
+#[test]
+fn namespaces_see_their_own_directory_of_the_cache_only() {
+    let pod = build(&checked(foreign()), &with_cache()).pod_template()["spec"].clone();
+    let lists = [&pod["containers"], &pod["initContainers"]];
+    let mounts = lists
+        .into_iter()
+        .flat_map(|list| list.as_array().expect("a list"))
+        .flat_map(|c| c["volumeMounts"].as_array().expect("a list"));
+    let of_model: Vec<&Value> = mounts.filter(|m| m["name"] == "model").collect();
+    assert_eq!(of_model.len(), 3, "engine, model and model-lock");
+    for mount in &of_model {
+        assert_eq!(mount["subPathExpr"], "$(POD_NAMESPACE)");
+    }
+    let writing = of_model.iter().filter(|m| m.get("readOnly").is_none());
+    assert_eq!(writing.count(), 1, "only the container that fetches writes");
+}
+
+#[test]
+fn what_hardware_asks_is_added_to_what_the_user_asks() {
+    let spec = json!({
+        "engine": {"executor": "simulated"},
+        "hardware": {"accelerator": {"kind": "nvidia", "resource": "nvidia.com/mig-1g.10gb", "products": ["A100"]}},
+        "podTemplate": {"spec": {
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
+                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
+            ]}}}
+        }}
+    });
+    let pod = pod_spec(spec);
+    let keys: Vec<&Value> = pod["tolerations"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|t| &t["key"])
+        .collect();
+    assert_eq!(keys, ["spot", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu"]);
+    let required =
+        &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    for term in required["nodeSelectorTerms"].as_array().expect("a list") {
+        assert_eq!(
+            term["matchExpressions"][1]["key"], "nvidia.com/gpu.product",
+            "{term}"
+        );
+    }
 }

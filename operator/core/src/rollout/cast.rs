@@ -156,11 +156,13 @@ impl<'a> Cast<'a> {
         if status.phase == RolloutPhase::Prefetching {
             return Some(progressed);
         }
+        // Waiting for old pods to end, or for pods that are about to be made, is no fault of the new ones.
         let target = self.target.filter(|t| t.ready() < t.spec_replicas)?;
-        // Waiting for old pods to end is no fault of the new ones.
         let waiting = target.alive().filter(|p| !p.ready);
         let first = waiting.filter_map(|p| p.created.as_ref()).min();
-        Some(first.map_or(progressed, |first| first.max(progressed)))
+        first
+            .map(|first| first.max(progressed))
+            .or(target.is_refused.then_some(progressed))
     }
 
     /// When time alone changes something.

@@ -167,10 +167,14 @@ fn start(cast: &Cast<'_>) -> RolloutStatus {
 /// Takes the steps that are due.
 fn advance(cast: &Cast<'_>, status: &mut RolloutStatus) {
     follow_strategy(cast, status);
-    let gives_up = !matches!(status.phase, RolloutPhase::Surging);
-    if let Some(failed) = cast.failure(status).filter(|_| gives_up) {
-        *status = rolled_back(status, failed);
-        return;
+    match (status.phase, cast.failure(status)) {
+        // The old revision goes on beside it, and pods are not ended for one that cannot run.
+        (RolloutPhase::Surging, Some(_)) => return,
+        (_, Some(failed)) => {
+            *status = rolled_back(status, failed);
+            return;
+        }
+        (_, None) => {}
     }
     match status.phase {
         RolloutPhase::Surging if surge::has_no_room(cast) => {

@@ -116,8 +116,15 @@ impl RevisionSeen {
 
     /// Pods that its spec asks for, without those that fail.
     pub(super) fn usable(&self) -> u32 {
-        let failing = count(self.alive().filter(|p| p.failure().is_some()));
-        self.spec_replicas.saturating_sub(failing)
+        self.without(|p| p.failure().is_some())
+    }
+
+    /// Pods that its spec asks for, without such ones. Those that are there still because the spec was lowered a moment ago
+    /// are counted first, or a second look would lower it once more.
+    pub(super) fn without(&self, unwanted: fn(&PodView) -> bool) -> u32 {
+        let there = self.spec_replicas.max(count(self.alive()));
+        let unwanted = count(self.alive().filter(|p| unwanted(p)));
+        there.saturating_sub(unwanted).min(self.spec_replicas)
     }
 
     /// Whether anything of it runs or is to run.

@@ -6,6 +6,7 @@ use super::{
     Numbers, PrefetchSeen, RevisionSeen,
     cast::Cast,
     olds::{Growth, distribute},
+    seen::count,
     surge,
 };
 
@@ -69,7 +70,13 @@ pub(super) fn numbers(cast: &Cast<'_>) -> Numbers {
     let ready = cast.target_ready.min(cast.wanted);
     let old = (cast.wanted - ready).saturating_sub(cast.budget());
     let stay: u32 = distribute(cast, old, Growth::Never).iter().sum();
-    let room = cast.wanted.saturating_sub(cast.old_existing().max(stay));
+    // After a revert, pods of the target itself may still be on their way out.
+    let leaving = cast
+        .target
+        .map_or(0, |t| t.existing().saturating_sub(count(t.alive())));
+    let room = cast
+        .wanted
+        .saturating_sub(cast.old_existing().max(stay) + leaving);
     Numbers {
         target: kept.max(room),
         old,
@@ -79,11 +86,9 @@ pub(super) fn numbers(cast: &Cast<'_>) -> Numbers {
 
 /// Pods of the target that have come so far that ending them helps nobody. One that no node takes yet holds nothing.
 fn kept(cast: &Cast<'_>) -> u32 {
-    let pods = cast.target.into_iter().flat_map(RevisionSeen::alive);
-    let unplaced = pods.filter(|p| p.unschedulable_since.is_some()).count();
-    let unplaced = u32::try_from(unplaced).unwrap_or(u32::MAX);
-    cast.target_spec()
-        .saturating_sub(unplaced)
+    let placed = |t: &RevisionSeen| t.without(|p| p.unschedulable_since.is_some());
+    cast.target
+        .map_or(0, placed)
         .max(cast.target_ready)
         .min(cast.wanted)
 }

@@ -1,1 +1,5 @@
-
+mod canaries;
+mod gates;
+mod model;
+mod properties;
+mod steps;

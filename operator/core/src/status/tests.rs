@@ -1,6 +1,7 @@
 use super::*;
-use crate::{build::ANNOTATION_REVISION, testing::checked};
+use crate::testing::checked;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
+use pagoda_crds::names;
 use serde_json::{Value, json};
 
 const REVISION: &str = "r2";
@@ -12,7 +13,7 @@ fn pod(revision: &str, ready: bool, extra: Value) -> PodView {
         status.extend(extra.clone());
     }
     let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "demo-1", "annotations": {ANNOTATION_REVISION: revision}},
+        "metadata": {"name": "demo-1", "labels": {names::LABEL_REVISION: revision}},
         "status": status
     }))
     .expect("a pod of the test");
@@ -32,7 +33,7 @@ fn service(replicas: u32) -> Service {
 
 fn look(replicas: u32, pods: Vec<PodView>) -> InferenceServiceStatus {
     let seen = Observed {
-        pods,
+        pods: &pods,
         gateway_url: "http://gateway/v1",
         ..Observed::default()
     };
@@ -197,10 +198,10 @@ fn images_and_nodes_that_are_missing_are_told() {
 
 #[test]
 fn quota_that_refuses_pods_is_told() {
-    let deployment: Deployment =
-        serde_json::from_value(json!({"metadata": {}, "status": {"conditions": [
+    let deployment = serde_json::from_value(json!({"metadata": {}, "status": {"conditions": [
         {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]}}))
-        .expect("a Deployment of the test");
+    .expect("a Deployment of the test");
+    let deployment = DeploymentView::of(&deployment);
     let seen = Observed {
         deployment: Some(&deployment),
         ..Observed::default()
@@ -226,12 +227,13 @@ fn leaving_pods_do_not_count() {
 #[test]
 fn times_move_only_with_the_status() {
     let first = look(1, vec![pod(REVISION, false, json!({}))]);
+    let crashed = [pod(
+        REVISION,
+        false,
+        ended("engine", json!({"exitCode": 1})),
+    )];
     let seen = Observed {
-        pods: vec![pod(
-            REVISION,
-            false,
-            ended("engine", json!({"exitCode": 1})),
-        )],
+        pods: &crashed,
         ..Observed::default()
     };
     let second = status(&service(1), REVISION, &seen, &first, &at(9));
@@ -240,8 +242,9 @@ fn times_move_only_with_the_status() {
         at(1),
         "False stayed False"
     );
+    let well = [pod(REVISION, true, json!({}))];
     let seen = Observed {
-        pods: vec![pod(REVISION, true, json!({}))],
+        pods: &well,
         ..Observed::default()
     };
     let third = status(&service(1), REVISION, &seen, &second, &at(20));
@@ -256,7 +259,7 @@ fn the_same_sight_gives_the_same_status() {
     let pods = || vec![pod(REVISION, true, json!({}))];
     let first = look(1, pods());
     let seen = Observed {
-        pods: pods(),
+        pods: &pods(),
         gateway_url: "http://gateway/v1",
         ..Observed::default()
     };
@@ -287,7 +290,7 @@ fn a_refusal_is_stalled_and_keeps_what_is_known() {
 fn events_tell_of_failure_and_recovery_and_not_of_steps_on_the_way() {
     let nothing = InferenceServiceStatus::default();
     let starting = look(1, vec![]);
-    assert_eq!(transitions(&nothing.conditions, &starting.conditions), []);
+    assert_eq!(transitions(&nothing, &starting), []);
     let words = "{\"reason\":\"HashMismatch\",\"message\":\"m\"}";
     let failed = look(
         1,
@@ -297,7 +300,7 @@ fn events_tell_of_failure_and_recovery_and_not_of_steps_on_the_way() {
             ended("model", json!({"exitCode": 1, "message": words})),
         )],
     );
-    let events = transitions(&starting.conditions, &failed.conditions);
+    let events = transitions(&starting, &failed);
     assert_eq!(
         events,
         [Transition {
@@ -306,9 +309,9 @@ fn events_tell_of_failure_and_recovery_and_not_of_steps_on_the_way() {
             message: "m".into()
         }]
     );
-    assert_eq!(transitions(&failed.conditions, &failed.conditions), []);
+    assert_eq!(transitions(&failed, &failed), []);
     let well = look(1, vec![pod(REVISION, true, json!({}))]);
-    let reasons: Vec<String> = transitions(&failed.conditions, &well.conditions)
+    let reasons: Vec<String> = transitions(&failed, &well)
         .into_iter()
         .map(|t| t.reason)
         .collect();
@@ -372,3 +375,7 @@ fn autoscaling_says_who_moves_the_number() {
         Some("FixedReplicas")
     );
 }
+
+mod load;
+mod rollouts;
+mod routes;

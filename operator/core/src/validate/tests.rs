@@ -12,11 +12,12 @@ fn a_source_alone_makes_a_service() {
     assert_eq!(checked.model_names, ["demo"]);
     assert_eq!(
         checked.source.expect("source").uri,
-        ModelUri::Https {
-            url: "https://host/m.gguf".into()
+        ModelUri::Remote {
+            scheme: RemoteScheme::Https,
+            uri: "https://host/m.gguf".into()
         }
     );
-    assert_eq!((checked.replicas, checked.terminate_first), (1, false));
+    assert_eq!(checked.replicas, 1);
     assert_eq!(checked.engine.kv_bytes, 512 << 20);
 }
 
@@ -24,7 +25,10 @@ fn a_source_alone_makes_a_service() {
 fn a_simulated_service_needs_no_source_and_gets_default_timings() {
     let checked = validate(&service(json!({"engine": {"executor": "simulated"}}))).expect("valid");
     assert_eq!(checked.source, None);
-    assert_eq!(checked.engine.simulated, Some(SimulatedConfig::default()));
+    assert_eq!(
+        checked.engine.simulated,
+        Some(pagoda_crds::wire::SimulatedConfig::default())
+    );
 }
 
 #[test]
@@ -63,6 +67,22 @@ fn each_malformed_address_says_how_it_is_written() {
         ("https:///x", UriError::Https),
         ("https://user:secret@host/x", UriError::Https),
         ("https://host/a b", UriError::Https),
+        ("hf://owner/m.gguf", UriError::Hf),
+        ("hf://owner/repo/", UriError::Hf),
+        ("hf://owner/repo/m.gguf@", UriError::Hf),
+        ("hf://owner/repo/m.gguf@a@b", UriError::Hf),
+        ("hf://-/repo/m.gguf", UriError::Hf),
+        ("s3://ab/m.gguf", UriError::Bucket),
+        ("s3://Bucket/m.gguf", UriError::Bucket),
+        ("gs://bucket", UriError::Bucket),
+        ("gs://bucket/dir/", UriError::Bucket),
+        ("az://acc/container", UriError::Az),
+        ("az://Account/c/m.gguf", UriError::Az),
+        ("oci://ghcr.io/acme/models:v1", UriError::Oci),
+        ("oci://ghcr.io/acme/models@sha256:12//m.gguf", UriError::Oci),
+        ("oci://ghcr.io/Acme//m.gguf", UriError::Oci),
+        ("oci://ghcr.io:x/acme//m.gguf", UriError::Oci),
+        ("s3://bucket/../m.gguf", UriError::Climbs),
         ("file://a.gguf", UriError::File),
         ("file:///a.gguf", UriError::File),
         ("file:///models/", UriError::File),
@@ -138,15 +158,178 @@ fn a_service_that_may_go_to_zero_starts_with_one_pod() {
 }
 
 #[test]
-fn gpus_end_old_pods_first_unless_told_otherwise() {
-    let with = |strategy: &str| {
-        let spec = json!({"engine": {"executor": "simulated"}, "hardware": {"accelerator": {"kind": "nvidia"}}, "rollout": {"strategy": strategy}});
-        validate(&service(spec)).expect("valid").terminate_first
-    };
-    assert_eq!(
-        [with("Auto"), with("Surge"), with("TerminateFirst")],
-        [true, false, true]
+fn every_remote_scheme_is_taken_as_it_is_written() {
+    let digest = format!(
+        "oci://ghcr.io/acme/models@sha256:{}//m.gguf",
+        "0".repeat(64)
     );
+    for (text, scheme) in [
+        ("https://[::1]:8443/m.gguf?x=1", RemoteScheme::Https),
+        ("hf://Acme/Smol_LM.2/dir/m.gguf", RemoteScheme::Hf),
+        ("hf://a/b/m.gguf@refs/pr/1", RemoteScheme::Hf),
+        ("s3://my-bucket/dir/m.gguf", RemoteScheme::S3),
+        ("gs://my.bucket_1/m.gguf", RemoteScheme::Gs),
+        ("az://account1/$web/dir/m.gguf", RemoteScheme::Az),
+        (
+            "oci://registry:5000/acme/models:v1.0//m.gguf",
+            RemoteScheme::Oci,
+        ),
+        ("oci://ghcr.io/acme/models//dir/m.gguf", RemoteScheme::Oci),
+        (&digest, RemoteScheme::Oci),
+    ] {
+        let expected = Ok(ModelUri::Remote {
+            scheme,
+            uri: text.to_owned(),
+        });
+        assert_eq!(ModelUri::parse(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn what_stands_beside_an_address_must_go_with_it() {
+    let refused = |source: Value| {
+        let spec = json!({"model": {"source": source}});
+        validate(&service(spec)).expect_err("invalid").to_string()
+    };
+    let hf = "hf://a/b/m.gguf";
+    for (source, word) in [
+        (
+            json!({"uri": "https://h/m", "endpoint": "https://h"}),
+            "goes with hf",
+        ),
+        (
+            json!({"uri": hf, "endpoint": "ftp://h"}),
+            "endpoint is written",
+        ),
+        (
+            json!({"uri": hf, "endpoint": "https://user@h"}),
+            "endpoint is written",
+        ),
+        (
+            json!({"uri": hf, "endpoint": "https://h/x?y"}),
+            "endpoint is written",
+        ),
+        (
+            json!({"uri": hf, "region": "eu-central-1"}),
+            "region goes with",
+        ),
+        (
+            json!({"uri": "s3://bucket/m", "region": "EU"}),
+            "region holds",
+        ),
+        (
+            json!({"uri": "pvc://claim/m", "credentials": {"secretName": "s"}}),
+            "credentials go with",
+        ),
+        (
+            json!({"uri": hf, "credentials": {"secretName": "S!"}}),
+            "secretName is the name",
+        ),
+        (json!({"uri": hf, "sha256": "12"}), "64 hexadecimal"),
+    ] {
+        let message = refused(source.clone());
+        assert!(message.contains(word), "{source}: {message}");
+    }
+    let all = json!({"uri": "s3://bucket/m.gguf", "endpoint": "http://minio:9000/x", "region": "eu-central-1",
+        "credentials": {"secretName": "reader"}});
+    let source = validate(&service(json!({"model": {"source": all}})))
+        .expect("valid")
+        .source
+        .expect("a source");
+    assert_eq!(
+        (source.endpoint.as_deref(), source.secret_name.as_deref()),
+        (Some("http://minio:9000/x"), Some("reader"))
+    );
+    assert_eq!(
+        source.cache_key(),
+        Some(names::cache_key(
+            "s3://bucket/m.gguf",
+            Some("http://minio:9000/x"),
+            None
+        ))
+    );
+}
+
+#[test]
+fn another_server_needs_no_source_and_is_told_apart_from_pagodas_engine() {
+    let checked = validate(&service(
+        json!({"engine": {"image": "vllm/vllm-openai:v0.11.0", "args": ["--port", "9000"], "port": 9000}}),
+    ))
+    .expect("valid");
+    let foreign = checked.foreign.expect("another server");
+    assert_eq!(
+        (foreign.port, foreign.health_path.as_str()),
+        (9000, "/health")
+    );
+    assert_eq!(checked.source, None);
+    for (engine, word) in [
+        (
+            json!({"executor": "simulated", "image": "a/b"}),
+            "engine.executor chooses",
+        ),
+        (
+            json!({"executor": "simulated", "args": ["x"]}),
+            "set engine.image",
+        ),
+        (json!({"image": "a/b", "port": 0}), "engine.port"),
+        (json!({"image": "a b"}), "reference of a container image"),
+        (
+            json!({"image": "a/b", "healthPath": "health"}),
+            "engine.healthPath",
+        ),
+    ] {
+        let message = validate(&service(json!({"engine": engine.clone()})))
+            .expect_err("invalid")
+            .to_string();
+        assert!(message.contains(word), "{engine}: {message}");
+    }
+}
+
+#[test]
+fn hardware_that_cannot_be_asked_for_is_refused() {
+    for (hardware, word) in [
+        (
+            json!({"accelerator": {"kind": "nvidia", "resource": "gpu"}}),
+            "accelerator.resource",
+        ),
+        (
+            json!({"accelerator": {"kind": "nvidia", "products": ["A 100"]}}),
+            "accelerator.products",
+        ),
+        (json!({"runtimeClassName": "Nvidia"}), "runtimeClassName"),
+        (
+            json!({"topology": {"domainLabel": "a/b/c"}}),
+            "topology.domainLabel",
+        ),
+        (
+            json!({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}),
+            "may not exceed limits",
+        ),
+    ] {
+        let spec = json!({"engine": {"executor": "simulated"}, "hardware": hardware.clone()});
+        let message = validate(&service(spec)).expect_err("invalid").to_string();
+        assert!(message.contains(word), "{hardware}: {message}");
+    }
+}
+
+#[test]
+fn canary_steps_grow_within_their_range() {
+    let with = |rollout: Value| {
+        let spec = json!({"engine": {"executor": "simulated"}, "rollout": rollout});
+        validate(&service(spec)).map(|s| s.rollout.canary.steps)
+    };
+    assert_eq!(with(json!({"strategy": "Canary"})), Ok(vec![5, 25, 50]));
+    for steps in [
+        json!([]),
+        json!([5, 5]),
+        json!([50, 5]),
+        json!([0, 5]),
+        json!([100]),
+    ] {
+        let rollout = json!({"strategy": "Canary", "canary": {"steps": steps}});
+        assert!(with(rollout.clone()).is_err(), "{rollout}");
+    }
+    assert!(with(json!({"strategy": "Surge", "canary": {}})).is_err());
 }
 
 #[test]
@@ -167,7 +350,7 @@ fn an_overlay_that_is_no_pod_spec_is_refused_with_the_field() {
 
 proptest! {
     #[test]
-    fn no_address_panics(text in "(https|file|pvc|image|x)?(://)?.{0,60}") {
+    fn no_address_panics(text in "(https|hf|s3|gs|az|oci|file|pvc|image|x)?(://)?[a-z@:/. é]{0,60}") {
         let _ = ModelUri::parse(&text);
     }
 }
