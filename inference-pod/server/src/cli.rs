@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use axum::http::Uri;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagoda_crds::wire::defaults;
+use pagoda_source::DEFAULT_CONNECTIONS;
 
 use crate::memory::parse_bytes;
 
@@ -13,11 +15,13 @@ Examples:
   pagoda-engine chat model.gguf                    talk to a model in this terminal
   pagoda-engine serve model.gguf                   OpenAI-compatible server on 127.0.0.1:8000
   pagoda-engine serve https://host/model.gguf      the same, downloaded first
+  pagoda-engine serve hf://owner/repo/model.gguf   the same, from a repository
   pagoda-engine serve --executor simulated         no model: real scheduling, made-up text
   pagoda-engine bench --model model.gguf --json    prefill and decode speed on this machine
 
 Exit codes: 0 success; 2 wrong command line; 65 invalid model; 66 model not found; 69 unsupported model; 70 internal
-fault; 71 out of memory; 73 disk full; 75 download failed; 76 hash mismatch; 78 invalid configuration; 143 second SIGTERM.
+fault; 71 out of memory; 73 disk full; 75 download failed; 76 hash mismatch; 77 access refused; 78 invalid
+configuration; 143 second SIGTERM, or SIGTERM while fetching.
 
 Environment: RUST_LOG sets what is logged; PAGODA_CPU=portable|avx2|avx512vnni forces kernels; PAGODA_CACHE_DIR is where
 downloads go (default ~/.cache/pagoda); PAGODA_TERMINATION_LOG is where a failure's reason is written.";
@@ -43,6 +47,21 @@ pub enum Command {
         /// Where to; parent folders must exist
         path: PathBuf,
     },
+    /// Keep a cached model from being evicted until SIGTERM, for servers that do not do so themselves
+    Hold {
+        /// The model file; a read-only mount suffices
+        file: PathBuf,
+    },
+    /// Make a node's cache directory, writable for the containers of any user
+    CachePrepare {
+        /// The directory; made if need be
+        directory: PathBuf,
+        /// Only look whether that was done, and wait for SIGTERM
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Wait until another server has no open requests: its preStop hook
+    WaitIdle(WaitIdleArgs),
     /// Measure prefill and decode speed of a model on this machine
     Bench(BenchArgs),
 }
@@ -74,7 +93,7 @@ pub struct SizeArgs {
 
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// A GGUF file, or an https:// address of one
+    /// A GGUF file, or an address of one: https://, hf://, s3://, gs://, az://, oci://
     #[arg(value_name = "MODEL", conflicts_with = "config")]
     pub model: Option<String>,
     /// Read everything from the operator's engine.json instead
@@ -95,7 +114,7 @@ pub struct ServeArgs {
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "config")]
     pub executor: ExecutorArg,
     #[command(flatten)]
-    pub trust: TrustArgs,
+    pub source: SourceArgs,
     #[command(flatten)]
     pub size: SizeArgs,
     /// Sequences that decode together
@@ -120,10 +139,10 @@ pub struct ServeArgs {
 
 #[derive(Args, Debug)]
 pub struct ChatArgs {
-    /// A GGUF file, or an https:// address of one
+    /// A GGUF file, or an address of one: https://, hf://, s3://, gs://, az://, oci://
     pub model: String,
     #[command(flatten)]
-    pub trust: TrustArgs,
+    pub source: SourceArgs,
     #[command(flatten)]
     pub size: SizeArgs,
     /// What the model is told before the conversation
@@ -142,27 +161,83 @@ pub struct ChatArgs {
 
 #[derive(Args, Debug)]
 pub struct FetchArgs {
-    /// https:// address or file:// path of the model
+    /// https:// address, file:// path, or hf://OWNER/REPO/PATH[@REVISION], s3://BUCKET/KEY, gs://BUCKET/KEY,
+    /// az://ACCOUNT/CONTAINER/PATH, oci://REGISTRY/REPOSITORY[:TAG|@DIGEST]//FILE
     pub uri: String,
     /// Where the file goes
-    #[arg(long, value_name = "PATH")]
-    pub to: PathBuf,
+    #[arg(
+        long,
+        value_name = "PATH",
+        required_unless_present = "cache",
+        conflicts_with = "cache"
+    )]
+    pub to: Option<PathBuf>,
+    /// Share the file with the other containers of this node: it goes to DIR/KEY/model.gguf, and is there only once
+    #[arg(long, value_name = "DIR", requires = "cache_bytes")]
+    pub cache: Option<PathBuf>,
+    /// What the cache may hold at most, such as 200Gi; models that nobody uses make room
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "cache")]
+    pub cache_bytes: Option<u64>,
+    /// Answer GET /progress there meanwhile
+    #[arg(long, value_name = "IP:PORT")]
+    pub progress_listen: Option<SocketAddr>,
     #[command(flatten)]
-    pub trust: TrustArgs,
+    pub source: SourceArgs,
 }
 
-/// What makes a downloaded model trustworthy.
-#[derive(Args, Clone, Debug, Default)]
-pub struct TrustArgs {
+/// How a model is fetched, and what makes it trustworthy.
+#[derive(Args, Clone, Debug)]
+pub struct SourceArgs {
     /// The SHA-256 that the file must have, in hexadecimal
     #[arg(long, value_name = "HEX")]
     pub sha256: Option<String>,
+    /// A mirror of hf:// or oci://, or a service compatible with s3://, gs:// or az://
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// Region of an s3:// source [default: us-east-1]
+    #[arg(long, value_name = "REGION")]
+    pub region: Option<String>,
+    /// Directory with one file a credential: token or HF_TOKEN; AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    /// AWS_SESSION_TOKEN; GOOGLE_SERVICE_ACCOUNT_KEY; AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN;
+    /// .dockerconfigjson. Without one, access is anonymous
+    #[arg(long, value_name = "DIR")]
+    pub credentials: Option<PathBuf>,
+    /// Connections that download at once
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_CONNECTIONS)]
+    pub connections: usize,
     /// Certificate authorities to trust beside the public ones, in PEM
     #[arg(long, value_name = "FILE", env = "SSL_CERT_FILE")]
     pub ca_file: Option<PathBuf>,
     /// Take models over http:// too, which anybody on the way can change
     #[arg(long, env = "PAGODA_ALLOW_PLAIN_HTTP")]
     pub allow_plain_http: bool,
+}
+
+impl Default for SourceArgs {
+    fn default() -> Self {
+        Self {
+            sha256: None,
+            endpoint: None,
+            region: None,
+            credentials: None,
+            connections: DEFAULT_CONNECTIONS,
+            ca_file: None,
+            allow_plain_http: false,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct WaitIdleArgs {
+    /// The server's metrics, as http://127.0.0.1:PORT/metrics
+    #[arg(long, value_name = "URL")]
+    pub url: Uri,
+    /// Seconds to go on taking requests first: routers hear late that the pod is leaving
+    #[arg(long, value_name = "SECONDS", default_value_t = 3)]
+    pub grace_seconds: u64,
+    /// Seconds after which to stop waiting, the grace included
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub timeout_seconds: u64,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -18,6 +18,7 @@ pub mod load;
 mod logging;
 pub mod memory;
 pub mod metrics;
+mod progress;
 mod serve;
 pub mod simulated;
 mod terminal;

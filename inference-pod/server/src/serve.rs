@@ -4,13 +4,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pagoda_source::ModelLock;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::app::App;
-use crate::config::ServeConfig;
+use crate::commands::Signals;
+use crate::config::{Backend, ServeConfig};
 use crate::drain::GRACE;
 use crate::engine::EngineEnd;
 use crate::failure::Fatal;
@@ -43,6 +44,8 @@ async fn run(config: ServeConfig, threads: usize) -> Result<ExitCode, Fatal> {
     let mut signals = Signals::new()?;
     let app = Arc::new(App::loading(config.names.clone()));
     let server = HttpServer::start(&config, &app).await?;
+    // For as long as this serves: a cache that makes room passes over models that are held.
+    let _lock = hold_model(&config.backend).await;
     let mut engine_end = tokio::select! {
         started = start_engine(&config, threads, &app) => started?,
         () = signals.next() => return Ok(ExitCode::SUCCESS),
@@ -66,6 +69,25 @@ async fn run(config: ServeConfig, threads: usize) -> Result<ExitCode, Fatal> {
     };
     goodbye(&app, engine_end, server).await;
     Ok(code)
+}
+
+/// Holds the model file against eviction. Where that cannot be done, loading says why, or nobody evicts.
+async fn hold_model(backend: &Backend) -> Option<ModelLock> {
+    let Backend::Cpu(path) = backend.clone() else {
+        return None;
+    };
+    let held = tokio::task::spawn_blocking(move || (ModelLock::hold(&path), path)).await;
+    match held {
+        Ok((Ok(lock), _)) => Some(lock),
+        Ok((Err(error), path)) => {
+            tracing::warn!(path = %path.display(), %error, "cannot hold the model file");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot hold the model file");
+            None
+        }
+    }
 }
 
 /// Loads the model and starts its engine; from then on the pod is ready.
@@ -142,32 +164,6 @@ impl HttpServer {
         let _ = self.stop.send(());
         if let Ok(Err(error)) = self.task.await {
             tracing::warn!(%error, "the HTTP server failed");
-        }
-    }
-}
-
-/// SIGTERM from the kubelet, SIGINT from a terminal.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, Fatal> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|error| Fatal::internal(format!("cannot listen for signals: {error}")))
-        };
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
         }
     }
 }

@@ -24,7 +24,8 @@ fn fits(path: &Path, needed_bytes: u64, free_bytes: u64) -> Result<(), FetchErro
     })
 }
 
-fn free_bytes(directory: &Path) -> Option<u64> {
+/// Free bytes of the file system that holds a directory, where it tells.
+pub(crate) fn free_bytes(directory: &Path) -> Option<u64> {
     let directory = if directory.as_os_str().is_empty() {
         Path::new(".")
     } else {

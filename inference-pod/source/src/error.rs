@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use crate::digest::Sha256Digest;
+use crate::uri::ModelUri;
 
 /// Why a model is not there. Each variant is one of the reasons a service's status shows; sources
 /// are named without credentials.
@@ -15,6 +16,14 @@ pub enum FetchError {
         /// Where it was looked for.
         source_uri: String,
         /// What the server or the file system said.
+        detail: String,
+    },
+    /// The source wants credentials, or other ones.
+    #[error("{source_uri} refuses access: {detail}")]
+    Unauthorized {
+        /// Where it is.
+        source_uri: String,
+        /// What the server said and what to do.
         detail: String,
     },
     /// The bytes are not the expected ones. What was fetched is removed, so a retry fetches anew.
@@ -61,6 +70,31 @@ pub enum FetchError {
 }
 
 impl FetchError {
+    /// A failure whose source is filled in by [`Self::named`].
+    pub(crate) fn failed(detail: impl Into<String>) -> Self {
+        Self::DownloadFailed {
+            source_uri: String::new(),
+            detail: detail.into(),
+        }
+    }
+
+    /// Fills in the source where the place of the failure did not know it.
+    pub(crate) fn named(mut self, uri: &ModelUri) -> Self {
+        match &mut self {
+            Self::ModelNotFound { source_uri, .. }
+            | Self::Unauthorized { source_uri, .. }
+            | Self::HashMismatch { source_uri, .. }
+            | Self::TooLarge { source_uri, .. }
+            | Self::DownloadFailed { source_uri, .. }
+                if source_uri.is_empty() =>
+            {
+                *source_uri = uri.to_string();
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// A failure to read or write a local file.
     pub(crate) fn local(source_uri: &str, path: &Path, error: &io::Error) -> Self {
         if is_disk_full(error) {

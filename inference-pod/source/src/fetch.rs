@@ -2,22 +2,24 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Url;
-use sha2::Digest;
-use tokio::fs::File;
-use tokio::io::AsyncReadExt;
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
 
 use crate::digest::Sha256Digest;
-use crate::disk;
+use crate::download::{Means, Whole, download};
 use crate::error::FetchError;
-use crate::http::{self, Failure};
-use crate::partial::{self, Partial};
-use crate::retry::{Jitter, RetryPolicy};
+use crate::origin::Origin;
+use crate::partial::{Partial, Restored, read_through};
+use crate::retry::RetryPolicy;
+use crate::room::{DiskRoom, Room};
 use crate::uri::ModelUri;
 
-const COPY_BYTES: usize = 1 << 20;
+/// Connections unless said otherwise.
+pub const DEFAULT_CONNECTIONS: usize = 8;
 
 /// What to fetch, where to, and how patiently.
 #[derive(Debug, Clone)]
@@ -28,6 +30,14 @@ pub struct FetchRequest {
     pub destination: PathBuf,
     /// The hash the model must have.
     pub sha256: Option<Sha256Digest>,
+    /// A mirror, or a service that speaks like the scheme's own. Checked by [`crate::parse_endpoint`].
+    pub endpoint: Option<Url>,
+    /// Region of an `s3://` source.
+    pub region: Option<String>,
+    /// Directory of credentials, one file a key, named as in the environment of the usual SDKs.
+    pub credentials: Option<PathBuf>,
+    /// Connections at most.
+    pub connections: usize,
     /// Largest model to accept, in bytes.
     pub max_bytes: Option<u64>,
     /// PEM file of certificate authorities to trust beside the public ones.
@@ -39,13 +49,17 @@ pub struct FetchRequest {
 }
 
 impl FetchRequest {
-    /// A request without a hash, limit or own authority, and with the usual patience.
+    /// A request without a hash, limit, credentials or own authority, and with the usual patience.
     pub fn new(uri: ModelUri, destination: impl Into<PathBuf>) -> Self {
         let (destination, retry) = (destination.into(), RetryPolicy::default());
         Self {
             uri,
             destination,
             sha256: None,
+            endpoint: None,
+            region: None,
+            credentials: None,
+            connections: DEFAULT_CONNECTIONS,
             max_bytes: None,
             extra_ca_file: None,
             retry,
@@ -72,6 +86,8 @@ pub enum Phase {
     Hashing,
     /// Bytes come in.
     Fetching,
+    /// Another process on this node brings them.
+    Sharing,
     /// An attempt failed; the next follows after a pause.
     Waiting {
         /// The pause.
@@ -93,19 +109,69 @@ pub struct Progress {
 }
 
 /// Fetches a model. Returns at once, but for hashing, when the destination is there already and
-/// has the wanted hash, or any where none is wanted. Can be dropped at any point and called again.
+/// has the wanted hash, or any where none is wanted. Can be dropped at any point and called again; whoever fetches to
+/// the same destination meanwhile waits.
 pub async fn fetch(
     request: &FetchRequest,
     mut progress: impl FnMut(Progress) + Send,
 ) -> Result<Fetched, FetchError> {
-    if let Some(present) = present(request, &mut progress).await? {
+    let fetched = fetch_unnamed(request, &mut progress).await;
+    fetched.map_err(|error| error.named(&request.uri))
+}
+
+async fn fetch_unnamed(
+    request: &FetchRequest,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Fetched, FetchError> {
+    let existed = request.destination.exists();
+    if let Some(present) = present(request, progress).await? {
         return Ok(present);
     }
-    let partial = match &request.uri {
-        ModelUri::Http(url) => download(request, url, &mut progress).await,
-        ModelUri::File(path) => copy(request, path, &mut progress).await,
+    let opened = open_partial(request, progress).await?;
+    // Whoever held the file until now may have brought it.
+    if !existed && let Some(present) = present(request, progress).await? {
+        opened.0.remove()?;
+        return Ok(present);
+    }
+    let room = DiskRoom::of(opened.0.path().to_owned());
+    let whole = complete(request, opened, room, progress).await?;
+    place(whole).await
+}
+
+/// Brings what is missing of a part and verifies the whole. A file of another hash is removed.
+pub(crate) async fn complete(
+    request: &FetchRequest,
+    (partial, restored): (Partial, Restored),
+    room: Arc<dyn Room>,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Whole, FetchError> {
+    let origin = Arc::new(Origin::new(request)?);
+    let means = Means {
+        request: request.clone(),
+        origin: origin.clone(),
+        room,
     };
-    let (bytes, sha256) = named(request, partial)?.complete(request.sha256).await?;
+    let whole = download(means, partial, restored, progress).await?;
+    let expected = [request.sha256, origin.expected_sha256()];
+    let mut expected = expected.into_iter().flatten();
+    match expected.find(|expected| *expected != whole.sha256) {
+        None => Ok(whole),
+        Some(expected) => {
+            let found = whole.sha256;
+            whole.partial.remove()?;
+            Err(FetchError::HashMismatch {
+                source_uri: String::new(),
+                expected,
+                found,
+            })
+        }
+    }
+}
+
+/// Puts a whole file in its place, on disk.
+pub(crate) async fn place(whole: Whole) -> Result<Fetched, FetchError> {
+    let (bytes, sha256) = (whole.bytes, whole.sha256);
+    blocking(move || whole.partial.place()).await?;
     Ok(Fetched {
         bytes,
         sha256,
@@ -113,27 +179,28 @@ pub async fn fetch(
     })
 }
 
+/// Runs what blocks on a thread of its own.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, FetchError> + Send + 'static,
+) -> Result<T, FetchError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(FetchError::failed(format!("the fetch crashed: {error}"))))
+}
+
 /// The destination, if it is what is wanted.
 async fn present(
     request: &FetchRequest,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Option<Fetched>, FetchError> {
-    let mut file = match File::open(&request.destination).await {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(local(request, &request.destination, &error)),
+    let (path, source) = (request.destination.clone(), request.uri.to_string());
+    let (tell, told) = mpsc::unbounded_channel();
+    let hashed = blocking(move || {
+        hash(&path, &mut |read| _ = tell.send(read))
+            .map_err(|error| FetchError::local(&source, &path, &error))
+    });
+    let Some((sha256, bytes)) = telling(hashed, told, progress).await? else {
+        return Ok(None);
     };
-    let total = file.metadata().await.ok().map(|metadata| metadata.len());
-    let mut hashing = |bytes| {
-        progress(Progress {
-            phase: Phase::Hashing,
-            bytes,
-            total_bytes: total,
-        });
-    };
-    let hashed = partial::hash(&mut file, &mut hashing).await;
-    let (hasher, bytes) = hashed.map_err(|error| local(request, &request.destination, &error))?;
-    let sha256 = Sha256Digest(hasher.finalize().into());
     let is_wanted = request.sha256.is_none_or(|expected| expected == sha256);
     Ok(is_wanted.then_some(Fetched {
         bytes,
@@ -142,159 +209,75 @@ async fn present(
     }))
 }
 
-async fn open_partial(
-    request: &FetchRequest,
-    secret_uri: &str,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Partial, FetchError> {
-    Partial::open(
-        request.uri.to_string(),
-        secret_uri,
-        &request.destination,
-        &mut |bytes| {
-            progress(Progress {
-                phase: Phase::Hashing,
-                bytes,
-                total_bytes: None,
-            });
-        },
-    )
-    .await
-}
-
-async fn download(
-    request: &FetchRequest,
-    url: &Url,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Partial, FetchError> {
-    let failed = |detail| FetchError::DownloadFailed {
-        source_uri: String::new(),
-        detail,
-    };
-    let client = http::client(request).map_err(failed)?;
-    let mut partial = open_partial(request, url.as_str(), progress).await?;
-    let mut jitter = Jitter::new(request.jitter_seed);
-    let mut failures = 0;
-    for attempt in 1.. {
-        let before = partial.bytes();
-        let mut moved = |bytes, total_bytes| {
-            progress(Progress {
-                phase: Phase::Fetching,
-                bytes,
-                total_bytes,
-            });
-        };
-        let (reason, wish) =
-            match http::attempt(&client, url, request, &mut partial, &mut moved).await {
-                Ok(()) => return Ok(partial),
-                Err(Failure::Fatal(error)) => return Err(error),
-                Err(Failure::Transient { message, wish }) => (message, wish),
-            };
-        failures = if partial.bytes() > before {
-            1
-        } else {
-            failures + 1
-        };
-        if failures >= request.retry.attempts || attempt >= request.retry.total_attempts {
-            return Err(failed(format!(
-                "{reason} ({attempt} attempts); check that the server is reachable and whole"
-            )));
-        }
-        let delay = request.retry.delay(failures, wish, jitter.next());
-        tracing::warn!(source = %request.uri, %reason, ?delay, "download interrupted");
-        progress(Progress {
-            phase: Phase::Waiting { delay, reason },
-            bytes: partial.bytes(),
-            total_bytes: None,
-        });
-        tokio::time::sleep(delay).await;
-    }
-    Err(failed("no attempt was allowed".into()))
-}
-
-async fn copy(
-    request: &FetchRequest,
+/// Hash and length of a file; `None` where there is none.
+fn hash(
     path: &Path,
+    progress: &mut dyn FnMut((u64, Option<u64>)),
+) -> io::Result<Option<(Sha256Digest, u64)>> {
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let total = file.metadata()?.len();
+    let (mut hasher, mut read) = (Sha256::new(), 0);
+    read_through(&file, &(0..total), &mut |bytes| {
+        hasher.update(bytes);
+        read += bytes.len() as u64;
+        progress((read, Some(total)));
+    })?;
+    Ok(Some((Sha256Digest(hasher.finalize().into()), read)))
+}
+
+/// Opens the part of an earlier attempt, or an empty one.
+pub(crate) async fn open_partial(
+    request: &FetchRequest,
     progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Partial, FetchError> {
-    let mut source = File::open(path)
-        .await
-        .map_err(|error| unreadable(path, &error))?;
-    let metadata = source
-        .metadata()
-        .await
-        .map_err(|error| unreadable(path, &error))?;
-    if !metadata.is_file() {
-        let detail = format!(
-            "{} is not a file; name the model file itself",
-            path.display()
-        );
-        return Err(FetchError::DownloadFailed {
-            source_uri: String::new(),
-            detail,
-        });
+) -> Result<(Partial, Restored), FetchError> {
+    let (source, identity) = (request.uri.to_string(), identity(request));
+    let destination = request.destination.clone();
+    let (tell, told) = mpsc::unbounded_channel();
+    let opened = blocking(move || {
+        let mut tell = |read| _ = tell.send((read, None));
+        Partial::open(source, &identity, &destination, &mut tell)
+    });
+    telling(opened, told, progress).await
+}
+
+/// What a part is a part of: the source with all that tells it from another, credentials excepted.
+fn identity(request: &FetchRequest) -> String {
+    let uri = match &request.uri {
+        ModelUri::Http(url) => url.to_string(),
+        uri => uri.to_string(),
+    };
+    match &request.endpoint {
+        Some(endpoint) => format!("{uri}\n{endpoint}"),
+        None => uri,
     }
-    let total = metadata.len();
-    if let Some(limit_bytes) = request.max_bytes.filter(|&limit| total > limit) {
-        return Err(FetchError::TooLarge {
-            source_uri: String::new(),
-            bytes: total,
-            limit_bytes,
-        });
-    }
-    let mut partial = open_partial(request, &request.uri.to_string(), progress).await?;
-    partial.restart(None).await?;
-    disk::check_room(partial.path(), total)?;
-    let mut buffer = vec![0; COPY_BYTES];
-    loop {
-        let read = source
-            .read(&mut buffer)
-            .await
-            .map_err(|error| unreadable(path, &error))?;
-        if read == 0 {
-            return Ok(partial);
-        }
-        partial.write(&buffer[..read]).await?;
+}
+
+/// Passes on what is told of hashing while `work` goes on.
+async fn telling<T>(
+    work: impl Future<Output = Result<T, FetchError>>,
+    mut told: mpsc::UnboundedReceiver<(u64, Option<u64>)>,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<T, FetchError> {
+    let mut tell = |(bytes, total_bytes)| {
         progress(Progress {
-            phase: Phase::Fetching,
-            bytes: partial.bytes(),
-            total_bytes: Some(total),
+            phase: Phase::Hashing,
+            bytes,
+            total_bytes,
         });
-    }
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> FetchError {
-    let detail = format!("{}: {error}", path.display());
-    match error.kind() {
-        io::ErrorKind::NotFound => FetchError::ModelNotFound {
-            source_uri: String::new(),
-            detail,
-        },
-        _ => FetchError::DownloadFailed {
-            source_uri: String::new(),
-            detail,
-        },
-    }
-}
-
-fn local(request: &FetchRequest, path: &Path, error: &io::Error) -> FetchError {
-    FetchError::local(&request.uri.to_string(), path, error)
-}
-
-/// Fills in the source where the place of the failure did not know it.
-fn named<T>(request: &FetchRequest, outcome: Result<T, FetchError>) -> Result<T, FetchError> {
-    outcome.map_err(|mut error| {
-        match &mut error {
-            FetchError::ModelNotFound { source_uri, .. }
-            | FetchError::HashMismatch { source_uri, .. }
-            | FetchError::TooLarge { source_uri, .. }
-            | FetchError::DownloadFailed { source_uri, .. }
-                if source_uri.is_empty() =>
-            {
-                *source_uri = request.uri.to_string();
-            }
-            _ => {}
+    };
+    tokio::pin!(work);
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut work => break outcome,
+            Some(news) = told.recv() => tell(news),
         }
-        error
-    })
+    };
+    while let Ok(news) = told.try_recv() {
+        tell(news);
+    }
+    outcome
 }

@@ -1,260 +1,369 @@
-//! The file under construction: bytes on disk, their hash so far, and what they are a part of.
+//! The file under construction: `DESTINATION.partial` and its journal.
 
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use crc_fast::Digest as Checksum;
 use sha2::{Digest, Sha256};
-use tokio::fs::{self, File, OpenOptions};
-use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufWriter};
 
 use crate::digest::Sha256Digest;
 use crate::error::FetchError;
+use crate::extents::Extents;
+use crate::journal::{self, Header, Journal, Stretch, Validator};
+use crate::lock;
 
-const BUFFER_BYTES: usize = 1 << 20;
+/// What is read at once for a hash.
+const READ_BYTES: usize = 1 << 20;
 
-/// What the server calls this version of the file; a part of another version is worthless.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Validator {
-    /// A strong entity tag, quotes included.
-    ETag(String),
-    /// A date.
-    LastModified(String),
-}
-
-impl Validator {
-    pub(crate) fn header_value(&self) -> &str {
-        match self {
-            Self::ETag(value) | Self::LastModified(value) => value,
-        }
-    }
-}
-
-/// Kept beside the part, so that a later process knows what it is a part of.
-#[derive(Debug, Serialize, Deserialize)]
-struct Note {
-    /// Hash of the source's URI, which may hold secrets.
-    source: String,
-    validator: Option<Validator>,
-}
-
-/// `DESTINATION.partial`, open for appending.
+/// `DESTINATION.partial`, locked against other processes that bring the same file.
 pub(crate) struct Partial {
     source_uri: String,
-    source_hash: String,
+    header: Header,
     destination: PathBuf,
     path: PathBuf,
-    note_path: PathBuf,
-    file: BufWriter<File>,
-    hasher: Sha256,
-    bytes: u64,
-    validator: Option<Validator>,
+    file: Arc<File>,
+    journal: Mutex<Journal>,
+}
+
+/// What is known of bytes that are in place already.
+pub(crate) struct Restored {
+    /// Where they are.
+    pub(crate) done: Extents,
+    /// Hash of what begins at byte 0.
+    pub(crate) hasher: Sha256,
 }
 
 impl Partial {
-    /// Opens the part of an earlier attempt at the same source, or an empty one. `progress` is told
-    /// of the bytes hashed meanwhile.
-    pub(crate) async fn open(
+    /// Opens the part of an earlier attempt at the same source, or an empty one; waits while another process brings
+    /// the same file. `progress` is told of the bytes checked meanwhile. Blocks the thread.
+    pub(crate) fn open(
         source_uri: String,
-        secret_uri: &str,
+        identity: &str,
         destination: &Path,
-        progress: &mut (dyn FnMut(u64) + Send),
-    ) -> Result<Self, FetchError> {
-        let (path, note_path) = (
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(Self, Restored), FetchError> {
+        let (path, journal_path) = (
             beside(destination, ".partial"),
             beside(destination, ".partial.json"),
         );
-        let source_hash = Sha256Digest(Sha256::digest(secret_uri).into()).to_string();
-        let note = fs::read(&note_path)
-            .await
-            .ok()
-            .and_then(|text| serde_json::from_slice::<Note>(&text).ok());
-        let note = note.filter(|note| note.source == source_hash);
-        let failed = |error: &io::Error| FetchError::local(&source_uri, &path, error);
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(note.is_none());
-        let mut file = options.open(&path).await.map_err(|error| failed(&error))?;
-        let (hasher, bytes) = hash(&mut file, progress)
-            .await
-            .map_err(|error| failed(&error))?;
-        file.seek(io::SeekFrom::Start(bytes))
-            .await
-            .map_err(|error| failed(&error))?;
-        let mut partial = Self {
+        let opened = Self::opened(identity, &path, &journal_path, progress);
+        let (header, file, journal, restored) =
+            opened.map_err(|error| FetchError::local(&source_uri, &path, &error))?;
+        let partial = Self {
             source_uri,
-            source_hash,
+            header,
             destination: destination.to_owned(),
             path,
-            note_path,
-            file: BufWriter::with_capacity(BUFFER_BYTES, file),
-            hasher,
-            bytes,
-            validator: note.and_then(|note| note.validator),
+            file: Arc::new(file),
+            journal: Mutex::new(journal),
         };
-        partial.write_note().await?;
-        Ok(partial)
+        Ok((partial, restored))
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+    fn opened(
+        identity: &str,
+        path: &Path,
+        journal_path: &Path,
+        progress: &mut dyn FnMut(u64),
+    ) -> io::Result<(Header, File, Journal, Restored)> {
+        let file = lock::exclusive_at(path)?;
+        let source = Sha256Digest(Sha256::digest(identity).into()).to_string();
+        let earlier = Journal::read(journal_path).filter(|(header, _)| header.source == source);
+        let (mut header, stretches) = earlier.unwrap_or_else(|| (Header::of(&source), Vec::new()));
+        let (restored, kept) = verify(&file, stretches, progress)?;
+        if kept.is_empty() {
+            header = Header::of(&source);
+            file.set_len(0)?;
+        }
+        let journal = Journal::create(journal_path, &header, &kept)?;
+        Ok((header, file, journal, restored))
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn validator(&self) -> Option<&Validator> {
-        self.validator.as_ref()
+    pub(crate) fn file(&self) -> &Arc<File> {
+        &self.file
     }
 
-    /// Forgets every byte: what follows is the start of the version `validator` names.
-    pub(crate) async fn restart(&mut self, validator: Option<Validator>) -> Result<(), FetchError> {
-        self.flush().await?;
-        let file = self.file.get_mut();
-        let emptied = async {
-            file.set_len(0).await?;
-            file.seek(io::SeekFrom::Start(0)).await
-        };
-        emptied.await.map_err(|error| self.failed(&error))?;
-        self.hasher = Sha256::new();
-        self.bytes = 0;
-        self.validator = validator;
-        self.write_note().await
-    }
-
-    /// Appends bytes.
-    pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<(), FetchError> {
-        self.file
-            .write_all(bytes)
-            .await
-            .map_err(|error| self.failed(&error))?;
-        self.hasher.update(bytes);
-        self.bytes += bytes.len() as u64;
+    /// Notes what is being fetched, and that nothing of it is in place.
+    pub(crate) fn describe(
+        &mut self,
+        validator: Option<Validator>,
+        total: Option<u64>,
+    ) -> Result<(), FetchError> {
+        self.header.validator = validator;
+        self.header.total = total;
+        let path = self.journal().path().to_owned();
+        let created = Journal::create(&path, &self.header, &[]);
+        *self.journal() = created.map_err(|error| self.failed(&error))?;
         Ok(())
     }
 
-    /// Hands what is buffered to the system, so that it outlives a failure of the connection.
-    pub(crate) async fn flush(&mut self) -> Result<(), FetchError> {
-        self.file.flush().await.map_err(|error| self.failed(&error))
+    /// Forgets every byte.
+    pub(crate) fn restart(&mut self) -> Result<(), FetchError> {
+        // The journal first: at no moment may it claim bytes that are gone.
+        self.describe(None, None)?;
+        self.file.set_len(0).map_err(|error| self.failed(&error))
     }
 
-    /// Verifies the hash, syncs, and puts the file in its place. A file of another hash is removed.
-    pub(crate) async fn complete(
-        mut self,
-        expected: Option<Sha256Digest>,
-    ) -> Result<(u64, Sha256Digest), FetchError> {
-        self.flush().await?;
-        let found = Sha256Digest(self.hasher.clone().finalize().into());
-        if let Some(expected) = expected.filter(|expected| *expected != found) {
-            let removed = fs::remove_file(&self.path).await;
-            removed.map_err(|error| self.failed(&error))?;
-            remove_if_there(&self.note_path).await;
-            return Err(FetchError::HashMismatch {
-                source_uri: self.source_uri,
-                expected,
-                found,
-            });
-        }
-        let placed = async {
-            self.file.get_mut().sync_all().await?;
-            fs::rename(&self.path, &self.destination).await?;
-            let directory = self
-                .destination
-                .parent()
-                .filter(|parent| !parent.as_os_str().is_empty());
-            File::open(directory.unwrap_or(Path::new(".")))
-                .await?
-                .sync_all()
-                .await
-        };
-        placed.await.map_err(|error| self.failed(&error))?;
-        remove_if_there(&self.note_path).await;
-        Ok((self.bytes, found))
-    }
-
-    async fn write_note(&mut self) -> Result<(), FetchError> {
-        let note = Note {
-            source: self.source_hash.clone(),
-            validator: self.validator.clone(),
-        };
-        let text = serde_json::to_vec(&note).map_err(|error| self.failed(&error.into()))?;
-        fs::write(&self.note_path, text)
-            .await
+    /// Writes bytes to their place. Blocks the thread.
+    pub(crate) fn write(&self, bytes: &[u8], at: u64) -> Result<(), FetchError> {
+        self.file
+            .write_all_at(bytes, at)
             .map_err(|error| self.failed(&error))
     }
 
-    fn failed(&self, error: &io::Error) -> FetchError {
+    /// Notes that a stretch is written.
+    pub(crate) fn note(&self, stretch: &Stretch) -> Result<(), FetchError> {
+        let appended = self.journal().append(stretch);
+        appended.map_err(|error| self.failed(&error))
+    }
+
+    /// Removes the file and its journal.
+    pub(crate) fn remove(self) -> Result<(), FetchError> {
+        fs::remove_file(&self.path).map_err(|error| self.failed(&error))?;
+        remove_if_there(self.journal().path());
+        Ok(())
+    }
+
+    /// Brings a file that is whole and verified to disk and into its place.
+    pub(crate) fn place(self) -> Result<(), FetchError> {
+        let placed = self.file.sync_all().and_then(|()| {
+            fs::rename(&self.path, &self.destination)?;
+            sync_parent(&self.destination)
+        });
+        placed.map_err(|error| self.failed(&error))?;
+        remove_if_there(self.journal().path());
+        Ok(())
+    }
+
+    pub(crate) fn failed(&self, error: &io::Error) -> FetchError {
         FetchError::local(&self.source_uri, &self.path, error)
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        // An append that panicked left a torn line at worst, which readers expect.
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The note is of use to a later attempt only, so one that stays behind harms nothing.
-async fn remove_if_there(path: &Path) {
-    if let Err(error) = fs::remove_file(path).await
+/// Makes a rename in the directory of `path` durable.
+pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// The stretches whose bytes are there, in order, and the hash of those that begin at byte 0. Each byte is read once.
+fn verify(
+    file: &File,
+    mut stretches: Vec<Stretch>,
+    progress: &mut dyn FnMut(u64),
+) -> io::Result<(Restored, Vec<Stretch>)> {
+    stretches.sort_by_key(|stretch| stretch.start);
+    let (mut done, mut hasher, mut kept) = (Extents::default(), Sha256::new(), Vec::new());
+    for stretch in stretches {
+        let range = stretch.range();
+        // Overlaps are never written; whoever wrote one is not to be trusted with the rest.
+        if done.first_gap(range.start, range.end) != Some(range.clone()) {
+            continue;
+        }
+        let is_prefix = range.start == done.prefix_end();
+        let mut hashed = is_prefix.then(|| hasher.clone());
+        let mut sum = journal::checksum();
+        let is_there = read_through(file, &range, &mut |bytes| {
+            sum.update(bytes);
+            if let Some(hashed) = &mut hashed {
+                hashed.update(bytes);
+            }
+        })?;
+        if !is_there || sum.finalize() != stretch.crc64 {
+            continue;
+        }
+        hasher = hashed.unwrap_or(hasher);
+        done.insert(range);
+        kept.push(stretch);
+        progress(done.bytes());
+    }
+    Ok((Restored { done, hasher }, kept))
+}
+
+/// Reads a range piece by piece; false if the file ends before it does.
+pub(crate) fn read_through(
+    file: &File,
+    range: &std::ops::Range<u64>,
+    take: &mut dyn FnMut(&[u8]),
+) -> io::Result<bool> {
+    let length = (range.end - range.start).min(READ_BYTES as u64) as usize;
+    let mut buffer = vec![0; length];
+    let mut at = range.start;
+    while at < range.end {
+        let wanted = (range.end - at).min(READ_BYTES as u64) as usize;
+        let read = file.read_at(&mut buffer[..wanted], at)?;
+        if read == 0 {
+            return Ok(false);
+        }
+        take(&buffer[..read]);
+        at += read as u64;
+    }
+    Ok(true)
+}
+
+/// Bytes that are written and not yet noted.
+pub(crate) struct Unnoted {
+    start: u64,
+    bytes: u64,
+    sum: Checksum,
+}
+
+impl Unnoted {
+    pub(crate) fn at(start: u64) -> Self {
+        Self {
+            start,
+            bytes: 0,
+            sum: journal::checksum(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.sum.update(bytes);
+        self.bytes += bytes.len() as u64;
+    }
+
+    pub(crate) fn stretch(&self) -> Stretch {
+        Stretch {
+            start: self.start,
+            bytes: self.bytes,
+            crc64: self.sum.clone().finalize(),
+        }
+    }
+}
+
+/// What is left over is of use to nobody, so if it stays it harms nothing.
+fn remove_if_there(path: &Path) {
+    if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(path = %path.display(), %error, "cannot remove a file that is no longer needed");
     }
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// `path` with more at the end of its name.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// Hash and length of a file from its start.
-pub(crate) async fn hash(
-    file: &mut File,
-    progress: &mut (dyn FnMut(u64) + Send),
-) -> io::Result<(Sha256, u64)> {
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; BUFFER_BYTES];
-    let mut bytes = 0;
-    loop {
-        let read = file.read(&mut buffer).await?;
-        if read == 0 {
-            return Ok((hasher, bytes));
-        }
-        hasher.update(&buffer[..read]);
-        bytes += read as u64;
-        progress(bytes);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::FileExt;
+    use std::sync::{Arc, Mutex};
+
+    use proptest::prelude::*;
     use sha2::{Digest, Sha256};
-    use tokio::fs::OpenOptions;
-    use tokio::io::BufWriter;
 
-    use super::Partial;
+    use super::{Partial, Unnoted};
     use crate::error::FetchError;
+    use crate::journal::{Header, Journal};
 
-    #[tokio::test]
-    async fn a_full_disk_is_told_apart_from_other_failures() {
-        let full = OpenOptions::new()
+    fn open(destination: &std::path::Path) -> (Partial, super::Restored) {
+        Partial::open("s".into(), "id", destination, &mut |_| ()).unwrap()
+    }
+
+    fn put(partial: &Partial, bytes: &[u8], at: u64) {
+        let mut unnoted = Unnoted::at(at);
+        unnoted.add(bytes);
+        partial.write(bytes, at).unwrap();
+        partial.note(&unnoted.stretch()).unwrap();
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Whatever becomes of the file after the journal was written, only bytes that are the right ones count.
+        #[test]
+        fn a_journal_never_vouches_for_bytes_that_were_lost(
+            written in prop::collection::btree_set(0_u64..16, 0..16),
+            damaged in prop::option::of(0_u64..16),
+            cut_to in prop::option::of(0_u64..200),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let destination = folder.path().join("m");
+            let piece = |index: u64| [index as u8 + 1; 10];
+            let (partial, _) = open(&destination);
+            for &index in &written {
+                put(&partial, &piece(index), index * 10);
+            }
+            let file = partial.file().clone();
+            if let Some(index) = damaged {
+                file.write_all_at(&[0xff], index * 10 + 5).unwrap();
+            }
+            if let Some(length) = cut_to {
+                file.set_len(length).unwrap();
+            }
+            let length = file.metadata().unwrap().len();
+            drop((partial, file));
+            let (_, restored) = open(&destination);
+            let sound = |index: &u64| {
+                written.contains(index) && damaged != Some(*index) && length >= index * 10 + 10
+            };
+            let expected: Vec<u64> = (0..16).filter(sound).collect();
+            prop_assert_eq!(restored.done.bytes(), expected.len() as u64 * 10);
+            let prefix: Vec<u8> = (0..16).take_while(sound).flat_map(piece).collect();
+            prop_assert_eq!(restored.done.prefix_end(), prefix.len() as u64);
+            prop_assert_eq!(restored.hasher.finalize(), Sha256::digest(&prefix));
+        }
+    }
+
+    #[test]
+    fn a_second_process_waits_for_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let destination = folder.path().join("m");
+        let (first, _) = open(&destination);
+        put(&first, b"0123456789", 0);
+        let second = std::thread::spawn({
+            let destination = destination.clone();
+            move || open(&destination).1.done.bytes()
+        });
+        first.place().unwrap();
+        // The part is in its place now: the second begins a new one.
+        assert_eq!(second.join().unwrap(), 0);
+        assert_eq!(fs::read(&destination).unwrap(), b"0123456789");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_apart_from_other_failures() {
+        let folder = tempfile::tempdir().unwrap();
+        let header = Header::of("");
+        let journal = Journal::create(&folder.path().join("j.json"), &header, &[]).unwrap();
+        let full = fs::OpenOptions::new()
             .write(true)
             .open("/dev/full")
-            .await
             .unwrap();
-        let mut partial = Partial {
+        let partial = Partial {
             source_uri: "file:///x".into(),
-            source_hash: String::new(),
+            header,
             destination: "/dev/null/model".into(),
             path: "/dev/full".into(),
-            note_path: "/dev/null/note".into(),
-            file: BufWriter::with_capacity(16, full),
-            hasher: Sha256::new(),
-            bytes: 0,
-            validator: None,
+            file: Arc::new(full),
+            journal: Mutex::new(journal),
         };
-        partial.write(b"x").await.unwrap();
-        let error = partial.flush().await.unwrap_err();
+        let error = partial.write(b"x", 0).unwrap_err();
         assert!(
             matches!(&error, FetchError::DiskFull { path, .. } if path == "/dev/full"),
             "{error}"
@@ -265,7 +374,7 @@ mod tests {
                 .contains("give the model's volume more room"),
             "{error}"
         );
-        let error = partial.write_note().await.unwrap_err();
+        let error = partial.place().unwrap_err();
         assert!(
             matches!(error, FetchError::DownloadFailed { .. }),
             "{error}"

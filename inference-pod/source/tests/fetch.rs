@@ -307,6 +307,7 @@ async fn a_refusal_is_not_retried_and_an_overload_is() {
     let server = Server::start(|_, _| Reply::status(403)).await;
     let (_directory, refused) = request(&server.uri("/model.gguf"));
     let error = run(&refused).await.unwrap_err();
+    assert!(matches!(error, FetchError::Unauthorized { .. }), "{error}");
     assert!(error.to_string().contains("wants credentials"), "{error}");
     assert_eq!(server.requests().len(), 1);
 

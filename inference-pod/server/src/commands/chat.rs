@@ -64,7 +64,7 @@ struct Conversation {
 
 impl Conversation {
     fn start(args: &ChatArgs, sampling: SamplingParams) -> Result<Self, Fatal> {
-        let path = model::resolve(&args.model, &args.trust)?;
+        let path = model::resolve(&args.model, &args.source)?;
         let size = EngineSize {
             max_sequences: 1,
             ..model::size(&args.size)

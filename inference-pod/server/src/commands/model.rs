@@ -2,28 +2,31 @@
 
 use std::path::{Path, PathBuf};
 
+use pagoda_crds::names::cache_key;
+use pagoda_source::ModelUri;
+
 use super::fetch;
-use crate::cli::{SizeArgs, TrustArgs};
+use crate::cli::{SizeArgs, SourceArgs};
 use crate::config::EngineSize;
 use crate::failure::Fatal;
 
+/// Digits of the key that tell equally named files of different sources apart.
+const KEY_DIGITS: usize = 16;
+
 /// The file that `model` names: a path as it is, an address after fetching it into the cache, where it stays.
-pub fn resolve(model: &str, trust: &TrustArgs) -> Result<PathBuf, Fatal> {
+pub fn resolve(model: &str, source: &SourceArgs) -> Result<PathBuf, Fatal> {
     if !model.contains("://") {
         return Ok(PathBuf::from(model));
     }
-    let name = model
-        .rsplit('/')
-        .next()
-        .unwrap_or_default()
-        .split(['?', '#'])
-        .next()
-        .unwrap_or_default();
-    if name.is_empty() {
-        return Err(Fatal::invalid_config(format!("{model} names no file")));
-    }
-    let path = cache_folder()?.join("models").join(name);
-    fetch::fetch(model, &path, trust)?;
+    let uri = ModelUri::parse(model, fetch::plain_http(source))
+        .map_err(|error| Fatal::invalid_config(error.to_string()))?;
+    let name = uri
+        .file_name()
+        .ok_or_else(|| Fatal::invalid_config(format!("{uri} names no file")))?;
+    let key = cache_key(model, source.endpoint.as_deref(), source.sha256.as_deref());
+    let folder = cache_folder()?.join("models").join(&key[..KEY_DIGITS]);
+    let path = folder.join(name);
+    fetch::fetch(model, &path, source)?;
     Ok(path)
 }
 
@@ -59,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_path_is_taken_as_it_is_and_named_after_its_file() {
-        let path = resolve("some/model-q4.gguf", &TrustArgs::default()).unwrap();
+        let path = resolve("some/model-q4.gguf", &SourceArgs::default()).unwrap();
         assert_eq!(path, Path::new("some/model-q4.gguf"));
         assert_eq!(name_of(&path), "model-q4");
     }
@@ -67,7 +70,7 @@ mod tests {
     #[test]
     fn an_address_without_a_file_is_refused() {
         assert!(
-            resolve("https://host/", &TrustArgs::default())
+            resolve("https://host/", &SourceArgs::default())
                 .unwrap_err()
                 .message
                 .contains("names no file")

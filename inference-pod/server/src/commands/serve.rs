@@ -58,7 +58,7 @@ fn backend(args: &ServeArgs) -> Result<(Backend, String), Fatal> {
             Ok((Backend::Simulated(timings), SIMULATED_NAME.to_owned()))
         }
         (_, Some(model)) => {
-            let path = model::resolve(model, &args.trust)?;
+            let path = model::resolve(model, &args.source)?;
             let name = model::name_of(&path);
             Ok((Backend::Cpu(path), name))
         }

@@ -1,5 +1,8 @@
 //! An HTTP server that does as scripted, down to breaking off in the middle.
 
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,8 +17,20 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 #[derive(Debug, Clone)]
 pub struct Head {
     pub path: String,
+    pub query: String,
     pub range: Option<u64>,
+    /// One behind the last byte, where the range has an end.
+    pub end: Option<u64>,
     pub if_range: Option<String>,
+    /// All headers, names in lower case.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Head {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
 }
 
 /// What to answer.
@@ -30,6 +45,8 @@ pub struct Reply {
     /// Chunks end without the last one.
     is_cut: bool,
     stalls: bool,
+    /// Pause before the answer.
+    delay: Duration,
 }
 
 impl Reply {
@@ -43,7 +60,17 @@ impl Reply {
             sent,
             is_cut: false,
             stalls: false,
+            delay: Duration::ZERO,
         }
+    }
+
+    /// Comes only after a while.
+    pub fn late(self, delay: Duration) -> Self {
+        Self { delay, ..self }
+    }
+
+    pub fn json(body: &serde_json::Value) -> Self {
+        Self::new(200, body.to_string().as_bytes())
     }
 
     pub fn ok(body: &[u8]) -> Self {
@@ -52,6 +79,11 @@ impl Reply {
 
     pub fn status(status: u16) -> Self {
         Self::new(status, b"")
+    }
+
+    /// An error with something to read.
+    pub fn page(status: u16, text: &str) -> Self {
+        Self::new(status, text.as_bytes())
     }
 
     pub fn redirect(to: &str) -> Self {
@@ -66,10 +98,13 @@ impl Reply {
             Some(start) if start as usize >= total => {
                 Self::new(416, b"").header("Content-Range", &format!("bytes */{total}"))
             }
-            Some(start) => Self::new(206, &whole[start as usize..]).header(
-                "Content-Range",
-                &format!("bytes {start}-{}/{total}", total - 1),
-            ),
+            Some(start) => {
+                let end = head.end.map_or(total, |end| (end as usize).min(total));
+                Self::new(206, &whole[start as usize..end]).header(
+                    "Content-Range",
+                    &format!("bytes {start}-{}/{total}", end - 1),
+                )
+            }
         }
     }
 
@@ -121,6 +156,7 @@ impl Reply {
     }
 
     async fn send(&self, stream: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
+        tokio::time::sleep(self.delay).await;
         if self.status > 0 {
             let length = match self.announced {
                 Some(bytes) => format!("Content-Length: {bytes}"),
@@ -171,6 +207,7 @@ pub struct Server {
     address: std::net::SocketAddr,
     certificate: Option<String>,
     requests: Arc<Mutex<Vec<Head>>>,
+    open: Arc<Mutex<(usize, usize)>>,
     task: JoinHandle<()>,
 }
 
@@ -205,11 +242,19 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = requests.clone();
+        let open = Arc::new(Mutex::new((0, 0)));
+        let counted = open.clone();
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (script, seen, tls) = (script.clone(), seen.clone(), tls.clone());
+                let counted = counted.clone();
                 tokio::spawn(async move {
+                    {
+                        let mut open = counted.lock().unwrap();
+                        open.0 += 1;
+                        open.1 = open.1.max(open.0);
+                    }
                     match tls {
                         None => answer(stream, &script, &seen).await,
                         Some(tls) => {
@@ -218,6 +263,7 @@ impl Server {
                             }
                         }
                     }
+                    counted.lock().unwrap().0 -= 1;
                 });
             }
         });
@@ -225,6 +271,7 @@ impl Server {
             address,
             certificate,
             requests,
+            open,
             task,
         }
     }
@@ -236,6 +283,15 @@ impl Server {
             "http"
         };
         format!("{scheme}://{}{path}", self.address)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Requests that are being answered, and the most there were at a time.
+    pub fn open_and_most(&self) -> (usize, usize) {
+        *self.open.lock().unwrap()
     }
 
     pub fn certificate_pem(&self) -> &str {
@@ -282,23 +338,23 @@ fn parse(text: &str) -> Head {
             key.eq_ignore_ascii_case(name).then(|| value.to_owned())
         })
     };
-    let path = text
-        .split(' ')
-        .nth(1)
-        .unwrap()
-        .split('?')
-        .next()
-        .unwrap()
-        .to_owned();
+    let target = text.split(' ').nth(1).unwrap();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let range = header("range").map(|range| {
-        range["bytes=".len()..]
-            .trim_end_matches('-')
-            .parse()
-            .unwrap()
+        let (start, end) = range["bytes=".len()..].split_once('-').unwrap();
+        let end = (!end.is_empty()).then(|| end.parse::<u64>().unwrap() + 1);
+        (start.parse().unwrap(), end)
+    });
+    let headers = text.lines().skip(1).filter_map(|line| {
+        let (key, value) = line.split_once(": ")?;
+        Some((key.to_ascii_lowercase(), value.to_owned()))
     });
     Head {
-        path,
-        range,
+        path: path.to_owned(),
+        query: query.to_owned(),
+        range: range.map(|(start, _)| start),
+        end: range.and_then(|(_, end)| end),
         if_range: header("if-range"),
+        headers: headers.collect(),
     }
 }
