@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use pagoda_e2e::faults::Match;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bed::{PATIENCE, eventually};
+use crate::manifests::{simulated, with};
 use crate::stage::{Stage, lease, numbered, on_stage, written};
 
 /// Longer than a lease lasts.
@@ -88,10 +89,7 @@ pub fn a_leader_that_was_stopped_for_longer_than_its_lease_wakes_writes_nothing_
 
 pub fn an_operator_that_starts_again_writes_nothing() {
     on_stage("restart", |stage| async move {
-        stage
-            .bed
-            .apply(&crate::manifests::simulated("running"))
-            .await?;
+        stage.bed.apply(&with_many_maps("running")).await?;
         stage.bed.ready("running").await?;
         let services = numbered("kept", 8);
         stage.services_at_rest(&services).await?;
@@ -125,4 +123,19 @@ async fn holder(stage: &Stage) -> Result<String> {
     let lease: Value = lease(stage).await?;
     let holder = lease["spec"]["holderIdentity"].as_str();
     holder.map(str::to_owned).context("nobody holds the lease")
+}
+
+/// Whoever goes through a map in the order of its hashes builds another pod template in each process.
+fn with_many_maps(name: &str) -> Value {
+    let many = |prefix: &str| -> Value {
+        let entries = (0..20).map(|number| (format!("example.com/{prefix}-{number}"), json!("x")));
+        entries.collect::<serde_json::Map<_, _>>().into()
+    };
+    let metadata = json!({"labels": many("label"), "annotations": many("annotation")});
+    let manifest = with(
+        simulated(name),
+        &["spec", "podTemplate"],
+        json!({"metadata": metadata}),
+    );
+    with(manifest, &["metadata", "labels"], many("label"))
 }

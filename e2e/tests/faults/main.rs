@@ -10,9 +10,13 @@
 #[path = "../cluster/bed.rs"]
 #[expect(dead_code, reason = "the other tests use more of it")]
 mod bed;
-#[path = "../cluster/manifests.rs"]
+#[path = "../cluster/file_server.rs"]
 #[expect(dead_code, reason = "the other tests use more of it")]
+mod file_server;
+#[path = "../cluster/manifests.rs"]
 mod manifests;
+#[path = "../cluster/model_server.rs"]
+mod model_server;
 mod stage;
 
 mod api_server;
@@ -21,7 +25,9 @@ mod clock;
 mod definition;
 mod leaders;
 mod namespaces;
+mod node_cache;
 mod objects;
+mod peers;
 mod watches;
 mod writes;
 
@@ -47,7 +53,16 @@ macro_rules! trials {
 }
 
 fn at_once() -> Vec<Trial> {
+    // The longest first, so that none begins when the others are done.
     trials! {
+        watches:
+            a_watch_that_goes_silent_is_noticed;
+        node_cache:
+            pods_of_a_node_download_a_model_once_and_a_later_one_not_at_all;
+        leaders:
+            a_leader_that_was_stopped_for_longer_than_its_lease_wakes_writes_nothing_and_ends;
+        clock:
+            a_clock_that_jumps_by_an_hour_costs_neither_the_lease_nor_a_write;
         api_server:
             an_api_server_that_refuses_connections_for_a_minute_finds_the_operator_going_on_where_it_stopped,
             an_operator_that_is_never_answered_ends_by_itself_and_its_successor_catches_up;
@@ -59,8 +74,7 @@ fn at_once() -> Vec<Trial> {
             server_errors_and_lost_answers_end_in_the_same_children;
         watches:
             a_watch_that_closes_is_cut_or_is_gone_misses_nothing,
-            watches_that_are_gone_again_and_again_are_begun_anew_without_a_hot_loop,
-            a_watch_that_goes_silent_is_noticed;
+            watches_that_are_gone_again_and_again_are_begun_anew_without_a_hot_loop;
         children:
             each_child_that_is_deleted_or_edited_is_put_right,
             a_child_that_another_takes_over_is_left_to_them_and_said_in_a_condition,
@@ -72,12 +86,16 @@ fn at_once() -> Vec<Trial> {
         objects:
             a_stuck_finalizer_of_a_third_party_costs_nothing_and_hinders_nobody,
             a_hundred_applies_of_the_same_manifest_write_nothing;
+        peers:
+            a_number_of_pods_that_somebody_set_survives_every_other_change,
+            the_scale_subresource_selects_the_pods_of_the_service_and_no_others,
+            a_child_whose_selector_cannot_be_changed_is_replaced_or_said_and_never_hammered,
+            a_service_with_the_longest_name_has_all_its_children,
+            a_service_that_is_deleted_while_no_operator_runs_leaves_nothing,
+            pods_come_back_while_no_operator_runs_and_no_webhook_is_asked;
         leaders:
             a_killed_leader_is_followed_by_the_one_that_waits,
-            a_leader_that_was_stopped_for_longer_than_its_lease_wakes_writes_nothing_and_ends,
             an_operator_that_starts_again_writes_nothing;
-        clock:
-            a_clock_that_jumps_by_an_hour_costs_neither_the_lease_nor_a_write;
     }
 }
 
