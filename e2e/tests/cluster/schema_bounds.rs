@@ -59,10 +59,12 @@ fn definition() -> std::path::PathBuf {
 fn dotted(path: &[String]) -> String {
     let mut text = String::new();
     for key in path {
-        match (key.parse::<usize>(), text.is_empty()) {
-            (Ok(index), _) => text.push_str(&format!("[{index}]")),
-            (Err(_), true) => text.push_str(key),
-            (Err(_), false) => text.push_str(&format!(".{key}")),
+        if key.parse::<usize>().is_ok() {
+            text = format!("{text}[{key}]");
+        } else if text.is_empty() {
+            text.clone_from(key);
+        } else {
+            text = format!("{text}.{key}");
         }
     }
     text
