@@ -11,6 +11,7 @@ use pagoda_crds::{
 
 /// What counts of a pod: little enough to keep for every pod of a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct PodView {
     /// Its name.
     pub name: String,
@@ -172,8 +173,9 @@ impl Diagnosis {
         Self::new(Severity::Progress, "Starting", "pods are starting".into())
     }
 
-    pub(crate) fn severity(&self) -> Severity {
-        self.severity
+    /// Whether more than time is needed.
+    pub(crate) fn is_obstacle(&self) -> bool {
+        self.severity > Severity::Progress
     }
 
     pub(crate) fn is_permanent(&self) -> bool {

@@ -28,7 +28,7 @@ pub(super) fn engine_json(service: &Service, setup: &Setup) -> String {
     serde_json::to_string_pretty(&config).unwrap_or_default()
 }
 
-pub(super) fn config_map(metadata: Value, engine_json: &str) -> Value {
+pub(super) fn config_map(metadata: &Value, engine_json: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -25,7 +25,7 @@ pub use prefetch::{prefetch_job, prefetch_name};
 use pagoda_crds::names;
 use serde_json::{Value, json};
 
-use crate::validate::Service;
+use crate::validate::{Service, Source};
 
 /// What building needs besides the service itself: flags of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ pub fn build(service: &Service, setup: &Setup) -> Children {
     let revision = template_hash[..names::REVISION_DIGITS].to_owned();
     let revision_name = names::revision_name(&service.name, &revision);
     pod::name_revision(&mut template, &revision, &revision_name);
-    let model_key = service.source.as_ref().and_then(|s| s.cache_key());
+    let model_key = service.source.as_ref().and_then(Source::cache_key);
     let metadata = revision_metadata(service, &revision_name, &revision);
     let (deployment, deployment_hash) = deployment::deployment(
         service,
@@ -162,7 +162,7 @@ pub fn build(service: &Service, setup: &Setup) -> Children {
     let config_map = config.map(|config| Child {
         kind: ChildKind::ConfigMap,
         name: revision_name.clone(),
-        object: sign(config::config_map(metadata, &config)),
+        object: sign(config::config_map(&metadata, &config)),
     });
     Children {
         shared: shared(service),

@@ -7,6 +7,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::api::resource::Quantity,
 };
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -26,8 +27,7 @@ pub(super) struct Demand {
 
 impl Demand {
     pub fn of(pod_template: &Value) -> Self {
-        let spec = pod_template.get("spec").cloned().unwrap_or_default();
-        let spec: PodSpec = serde_json::from_value(spec).unwrap_or_default();
+        let spec = PodSpec::deserialize(&pod_template["spec"]).unwrap_or_default();
         let affinity = spec
             .affinity
             .as_ref()

@@ -53,7 +53,9 @@ impl<'a> Cast<'a> {
             seen,
             now,
             wanted: service.replicas,
-            is_fresh: revision.is_none_or(|r| r.updated != seen.target),
+            is_fresh: revision.is_none_or(|r| r.updated != seen.target)
+                // One that says nothing of a rollout that it needs was not written by a plan.
+                || (previous.rollout.is_none() && current != Some(seen.target)),
             current,
             target,
             target_ready: target.map_or(0, RevisionSeen::ready),
@@ -116,12 +118,12 @@ impl<'a> Cast<'a> {
 
     /// Why the target cannot be what serves: its pods' own words, or the deadline.
     pub fn failure(&self, status: &RolloutStatus) -> Option<FailedRevision> {
-        let pods = || self.target.into_iter().flat_map(RevisionSeen::alive);
-        let failures = || pods().filter(|p| !p.ready).filter_map(|p| p.failure());
-        let told = failures().find(|(_, _, permanent)| *permanent);
+        let pods = self.target.into_iter().flat_map(RevisionSeen::alive);
         let overdue = self.is_overdue(status);
-        let (reason, message) = match told.or_else(|| failures().next().filter(|_| overdue)) {
-            Some((reason, message, _)) => (reason, message.to_owned()),
+        let worst = pods.filter_map(|p| p.diagnosis.as_ref()).max();
+        let worst = worst.filter(|w| w.is_permanent() || (overdue && w.is_obstacle()));
+        let (reason, message) = match worst {
+            Some(worst) => (worst.reason.as_str(), worst.message.clone()),
             None if overdue => ("ProgressDeadlineExceeded", self.deadline_words(status)),
             None => return None,
         };

@@ -74,7 +74,7 @@ impl RevisionReading {
     fn add_bucket(&mut self, bound: f64, value: u64) {
         let at = self.ttft.partition_point(|(b, _)| *b < bound);
         match self.ttft.get_mut(at) {
-            Some((b, count)) if *b == bound => *count += value,
+            Some((b, count)) if b.total_cmp(&bound).is_eq() => *count += value,
             _ => self.ttft.insert(at, (bound, value)),
         }
     }
@@ -92,7 +92,10 @@ impl RevisionReading {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let count = |reading: &Self, bound: f64| {
-            let found = reading.ttft.iter().find(|(b, _)| *b == bound);
+            let found = reading
+                .ttft
+                .iter()
+                .find(|(b, _)| b.total_cmp(&bound).is_eq());
             found.map_or(0, |(_, count)| *count)
         };
         let began_anew = self.ok < earlier.ok

@@ -141,7 +141,11 @@ fn at_zero(cast: &Cast<'_>, status: RolloutStatus) -> Stage {
     }
     match cast.failure(&status) {
         Some(failed) => Stage::Under(rolled_back(&status, failed)),
-        None => Stage::Frozen(status),
+        // What has slept is not late when it wakes.
+        None => Stage::Frozen(RolloutStatus {
+            progressed: None,
+            ..status
+        }),
     }
 }
 

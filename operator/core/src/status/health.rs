@@ -199,7 +199,7 @@ fn unready(seen: &Observed<'_>, census: &Census, rollout: Option<&RolloutStatus>
 /// that say less.
 fn obstacle(seen: &Observed<'_>, census: &Census) -> Option<Diagnosis> {
     let told = census.diagnosis.clone();
-    let told = told.filter(|d| d.severity() > Severity::Progress);
+    let told = told.filter(Diagnosis::is_obstacle);
     let refused = seen.deployment.and_then(|d| d.refused.as_ref());
     let refused = refused.map(|words| {
         let message = format!("pods are refused: {words}");

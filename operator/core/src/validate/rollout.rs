@@ -54,6 +54,6 @@ pub(super) fn validate(rollout: &Rollout) -> Result<RolloutSettings, ValidateErr
             max_error_percent: canary.max_error_percent,
             max_ttft_increase_percent: canary.max_ttft_increase_percent,
         },
-        progress_deadline_seconds: rollout.progress_deadline_seconds,
+        progress_deadline_seconds: rollout.progress_deadline_seconds.max(1),
     })
 }

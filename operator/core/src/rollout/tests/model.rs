@@ -157,9 +157,13 @@ impl Cluster {
                     held += 1;
                     pod.view.node = Some(format!("node-{held}"));
                     pod.view.unschedulable_since = None;
+                    pod.view.diagnosis = Some(Diagnosis::starting());
                     pod.view.created = Some(at(now));
                 } else if pod.view.unschedulable_since.is_none() {
                     pod.view.unschedulable_since = Some(at(now));
+                    let words = "no node takes the pod".to_owned();
+                    pod.view.diagnosis =
+                        Some(Diagnosis::new(Severity::Waiting, "Unschedulable", words));
                 }
             }
         }

@@ -379,3 +379,46 @@ fn of_three_revisions_the_one_that_never_took_over_goes_first() {
     assert!(a_when_b_went > Some(0), "{a_when_b_went:?}");
     assert_eq!((cluster.ready("c"), cluster.deployments.len()), (8, 1));
 }
+
+#[test]
+fn a_prefetch_that_slept_is_not_late_when_it_wakes() {
+    let rollout = json!({"strategy": "TerminateFirst", "progressDeadlineSeconds": 60});
+    let mut cluster = Cluster::at_rest(2, rollout);
+    cluster.has_cache = true;
+    cluster.release("b", Kind::Good(5));
+    cluster.tick();
+    cluster.service.replicas = 0;
+    cluster.settle();
+    assert_eq!(cluster.last.prefetch_nodes, None);
+    cluster.service.replicas = 2;
+    cluster.tick();
+    assert_ne!(cluster.phase(), Some(RolloutPhase::RolledBack));
+    cluster.prefetch = PrefetchSeen::Done;
+    cluster.settle();
+    assert_eq!(cluster.ready("b"), 2);
+}
+
+#[test]
+fn a_status_that_lost_its_rollout_does_not_take_the_old_revision_down() {
+    let mut cluster = Cluster::at_rest(4, auto());
+    cluster.release("b", Kind::Silent);
+    cluster.tick();
+    cluster.status.rollout = None;
+    cluster.settle();
+    assert_eq!((cluster.ready("a"), cluster.spec("b")), (4, Some(1)));
+    cluster.status = InferenceServiceStatus::default();
+    cluster.settle();
+    assert_eq!((cluster.ready("a"), cluster.spec("b")), (4, Some(1)));
+}
+
+#[test]
+fn a_rollout_past_its_deadline_is_given_up_in_the_schedulers_words() {
+    let rollout = json!({"strategy": "Canary", "progressDeadlineSeconds": 60});
+    let mut cluster = Cluster::at_rest(2, rollout);
+    cluster.capacity = 2;
+    cluster.release("b", Kind::Good(5));
+    cluster.settle();
+    let failed = cluster.status.rollout.clone().and_then(|r| r.failed);
+    assert_eq!(failed.expect("told").reason, "Unschedulable");
+    assert_eq!(cluster.ready("a"), 2);
+}

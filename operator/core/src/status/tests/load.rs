@@ -24,11 +24,12 @@ fn told(
     status(&service(replicas), REVISION, &seen, previous, &at(1))
 }
 
-fn rate(tokens: f64) -> Option<LoadReading> {
-    Some(LoadReading {
+fn at_rate(tokens: f64, previous: &InferenceServiceStatus) -> InferenceServiceStatus {
+    let reading = LoadReading {
         tokens_per_second: Some(tokens),
         kv_hit_percent: None,
-    })
+    };
+    told(1, Some(reading), previous)
 }
 
 #[test]
@@ -67,13 +68,13 @@ fn a_quiet_service_carries_nothing_only_after_a_while() {
 #[test]
 fn small_changes_of_load_are_not_written() {
     let none = InferenceServiceStatus::default();
-    let first = told(1, rate(1234.0), &none);
+    let first = at_rate(1234.0, &none);
     let tokens = |s: &InferenceServiceStatus| s.load.as_ref().and_then(|l| l.tokens_per_second);
     assert_eq!(tokens(&first), Some(1200));
-    assert_eq!(tokens(&told(1, rate(1400.0), &first)), Some(1200));
-    assert_eq!(tokens(&told(1, rate(1600.0), &first)), Some(1600));
+    assert_eq!(tokens(&at_rate(1400.0, &first)), Some(1200));
+    assert_eq!(tokens(&at_rate(1600.0, &first)), Some(1600));
     assert_eq!(tokens(&told(1, None, &first)), Some(1200));
-    assert_eq!(tokens(&told(1, rate(0.0), &first)), Some(0));
+    assert_eq!(tokens(&at_rate(0.0, &first)), Some(0));
     assert_eq!(told(0, None, &first).load, None, "no pods carry nothing");
 }
 
@@ -81,8 +82,8 @@ proptest! {
     /// Whatever is measured: telling it twice is no news, and what is told is within the tolerance of what was measured.
     #[test]
     fn what_is_told_is_near_and_stands(before in proptest::option::of(0_i64..100_000), tokens in 0.0_f64..100_000.0, hit in 0.0_f64..100.0) {
-        let mut previous = InferenceServiceStatus::default();
-        previous.load = before.map(|tokens| LoadStatus { tokens_per_second: Some(tokens), kv_hit_percent: Some(50) });
+        let load = before.map(|tokens| LoadStatus { tokens_per_second: Some(tokens), kv_hit_percent: Some(50) });
+        let previous = InferenceServiceStatus { load, ..InferenceServiceStatus::default() };
         let reading = Some(LoadReading { tokens_per_second: Some(tokens), kv_hit_percent: Some(hit) });
         let once = told(1, reading, &previous);
         prop_assert_eq!(&told(1, reading, &once).load, &once.load);
