@@ -39,7 +39,7 @@ kind: ClusterRole
 metadata: {name: t-release-lent}
 rules:
   - {apiGroups: [apps], resources: [deployments], verbs: [delete]}
-  - {apiGroups: [apps], resources: [deployments/scale], verbs: [get, patch]}
+  - {apiGroups: [apps], resources: [deployments/scale], verbs: [patch]}
   - {apiGroups: [""], resources: [configmaps], verbs: [delete]}
   - {apiGroups: [""], resources: [nodes], verbs: [get, list, watch]}
   - {apiGroups: [batch], resources: [jobs], verbs: [get, list, watch, create, patch, delete]}
