@@ -1,33 +1,36 @@
-//! What measuring and chaos stand on: a control plane of one's own with fake nodes, the charts in it, the operator as a
-//! process beside this one, and a stand-in for all pods and gateways.
+//! What measuring and chaos stand on: a control plane of one's own with fake nodes, the charts in it, the operator and a
+//! gateway as processes beside this one, and a stand-in for all pods.
 
 pub mod audit;
 pub mod services;
 pub mod stand_in;
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use pagoda_e2e::cache::Cache;
-use pagoda_e2e::charts;
+use pagoda_e2e::charts::{self, SYSTEM_NAMESPACE};
 use pagoda_e2e::cluster::ControlPlane;
 use pagoda_e2e::operator_process::{OperatorAccount, OperatorCommand, OperatorProcess};
 use pagoda_e2e::progress::Progress;
 use pagoda_e2e::sandbox;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
 use audit::AuditLog;
 use stand_in::StandIn;
 
 /// The lease that the chart's role names.
 pub const LEASE: &str = "pagoda-operator";
+const GATEWAY: &str = "pagoda-gateway";
 /// Account of the client without an operator.
 const BARE: &str = "bench-bare-client";
-const LEAD_PATIENCE: Duration = Duration::from_secs(60);
+const LEAD_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Runs `body` inside a sandbox, entering one first when this process is not yet inside.
 pub fn inside<F>(cache: &Cache, body: impl FnOnce() -> F) -> Result<ExitCode>
@@ -40,10 +43,12 @@ where
     }
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
     runtime.block_on(async {
+        // The first process of a process namespace has no default action for signals.
+        let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
             done = body() => done,
-            // The first process of a process namespace has no default action for signals.
             _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
+            _ = terminate.recv() => Ok(ExitCode::from(143)),
         }
     })
 }
@@ -54,7 +59,18 @@ pub struct Bed {
     pub client: Client,
     pub plane: ControlPlane,
     program: PathBuf,
+    _gateway: Gateway,
     _stand_in: StandIn,
+}
+
+/// The gateway, at the addresses of the chart's fake gateway pods. Killed when dropped.
+struct Gateway(Child);
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
 }
 
 impl Bed {
@@ -65,7 +81,7 @@ impl Bed {
         nodes: usize,
         progress: &Progress,
     ) -> Result<Self> {
-        let program = operator_program()?;
+        let (program, gateway) = (program("pagoda-operator")?, program("pagoda-gateway")?);
         let stand_in = StandIn::start().await?;
         let plane = ControlPlane::start(cache, nodes, progress)?;
         let images = charts::pullable_images("registry.invalid/pagoda", "bench");
@@ -78,6 +94,7 @@ impl Bed {
         )?;
         Ok(Self {
             client: plane.client().await?,
+            _gateway: start_gateway(&plane, &gateway)?,
             plane,
             program,
             _stand_in: stand_in,
@@ -124,18 +141,9 @@ impl Bed {
         });
         let kubectl = self.plane.kubectl();
         kubectl.apply_text("default", &format!("{account}\n---\n{binding}"))?;
-        let token = kubectl.run(&[
-            "create",
-            "token",
-            BARE,
-            "--namespace=default",
-            "--duration=6h",
-        ])?;
-        let mut config = serde_json::to_value(Kubeconfig::read_from(self.plane.kubeconfig())?)?;
-        config["users"][0]["user"] = json!({"token": token.trim()});
         let options = KubeConfigOptions::default();
-        let config =
-            kube::Config::from_custom_kubeconfig(serde_json::from_value(config)?, &options).await?;
+        let kubeconfig = serde_json::from_value(kubeconfig_of(&self.plane, "default", BARE)?)?;
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
         Ok(Client::try_from(config)?)
     }
 
@@ -159,11 +167,43 @@ impl Bed {
     }
 }
 
-/// The program that goes into the image, which `./bench` built beside this one.
-fn operator_program() -> Result<PathBuf> {
+/// A kubeconfig with a token of a service account, as JSON: a `Kubeconfig` hides its token when it is written.
+fn kubeconfig_of(plane: &ControlPlane, namespace: &str, account: &str) -> Result<Value> {
+    let words = [
+        "create",
+        "token",
+        account,
+        "--namespace",
+        namespace,
+        "--duration=6h",
+    ];
+    let token = plane.kubectl().run(&words)?;
+    let mut config = serde_json::to_value(Kubeconfig::read_from(plane.kubeconfig())?)?;
+    config["users"][0]["user"] = json!({"token": token.trim()});
+    Ok(config)
+}
+
+fn start_gateway(plane: &ControlPlane, program: &Path) -> Result<Gateway> {
+    let config = kubeconfig_of(plane, SYSTEM_NAMESPACE, GATEWAY)?;
+    let file = plane.file("gateway.kubeconfig");
+    fs::write(&file, config.to_string())?;
+    let log = File::create(plane.file("gateway.log"))?;
+    let child = Command::new(program)
+        .env_clear()
+        .env("KUBECONFIG", file)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    Ok(Gateway(child))
+}
+
+/// A program that goes into an image, which `./bench` built beside this one.
+fn program(name: &str) -> Result<PathBuf> {
     let beside = std::env::current_exe()
         .context("cannot tell where this program lies")?
-        .with_file_name("pagoda-operator");
+        .with_file_name(name);
     ensure!(
         beside.is_file(),
         "there is no {}: run this through ./bench, which builds it",

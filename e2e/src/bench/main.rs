@@ -1,6 +1,7 @@
 //! `pagoda-bench NAME`: every benchmark, each ending with one flat JSON object on the last line. `./bench` builds and runs it.
 
 mod bed;
+mod chaos;
 mod engine;
 mod memory;
 mod operator;
@@ -34,6 +35,8 @@ enum Benchmark {
     Engine(engine::Arguments),
     /// Writes, time and memory of the operator at 1,000 and 5,000 services, on a real API server with fake nodes
     Operator(operator::Arguments),
+    /// Seeded random chaos over 200 services and two operators, with invariants that are checked at each step
+    Chaos(chaos::Arguments),
 }
 
 fn main() -> Result<ExitCode> {
@@ -47,6 +50,7 @@ fn main() -> Result<ExitCode> {
         Some(Benchmark::Operator(arguments)) => {
             return operator::run_benchmark(&arguments, &cache, workspace);
         }
+        Some(Benchmark::Chaos(arguments)) => return chaos::run(&arguments, &cache, workspace),
     }
     Ok(ExitCode::SUCCESS)
 }

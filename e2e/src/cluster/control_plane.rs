@@ -244,6 +244,8 @@ impl ControlPlane {
             "controller-manager" => vec![
                 "--kube-api-qps=5000".to_owned(),
                 "--kube-api-burst=10000".to_owned(),
+                // A fake kubelet that is late on a busy machine is no failed node; one that is deleted is.
+                "--node-monitor-grace-period=1h".to_owned(),
                 "--concurrent-gc-syncs=40".to_owned(),
                 "--concurrent-deployment-syncs=20".to_owned(),
                 "--concurrent-replicaset-syncs=20".to_owned(),
@@ -265,7 +267,7 @@ impl ControlPlane {
             format!("--kubeconfig={}", self.paths.kubeconfig().display()),
             format!("--config={}", self.paths.config("kwok.yaml").display()),
             "--manage-all-nodes=true".to_owned(),
-            "--node-lease-duration-seconds=200".to_owned(),
+            "--node-lease-duration-seconds=40".to_owned(),
             "--server-address=127.0.0.1:10247".to_owned(),
         ]
     }

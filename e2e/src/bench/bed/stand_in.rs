@@ -1,5 +1,5 @@
-//! One listener that stands for every pod and gateway of a sandbox, where all their addresses are local. It answers as
-//! they do when nobody asks them anything, so that the operator does all its scraping and finds no load.
+//! One listener that stands for every pod of a sandbox, where all their addresses are local. It answers as they do when
+//! nobody asks them anything, so that the operator does all its scraping and finds no load.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// The engine's port, and the gateway's for metrics.
-const PORTS: [u16; 2] = [8000, 8081];
+/// The engine's.
+const PORT: u16 = 8000;
 const LONGEST_HEAD: usize = 16 << 10;
 /// What the simulated executor says of itself.
 const MODELS: &str = r#"{"object":"list","data":[{"id":"m","object":"model","pagoda":{"executor":"simulated","simulated":true,"architecture":"simulated","quantization":"none","bytes":0,"loadMilliseconds":1,"contextTokens":4096}}]}"#;
@@ -18,26 +18,24 @@ const METRICS: &str = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests
 
 /// Answers until dropped.
 pub struct StandIn {
-    listeners: Vec<JoinHandle<()>>,
+    listening: JoinHandle<()>,
 }
 
 impl StandIn {
     pub async fn start() -> Result<Self> {
-        let mut listeners = Vec::new();
-        for port in PORTS {
-            let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-            let listener = TcpListener::bind(address)
-                .await
-                .with_context(|| format!("cannot stand in for pods at {address}"))?;
-            listeners.push(tokio::spawn(accept(listener)));
-        }
-        Ok(Self { listeners })
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot stand in for pods at {address}"))?;
+        Ok(Self {
+            listening: tokio::spawn(accept(listener)),
+        })
     }
 }
 
 impl Drop for StandIn {
     fn drop(&mut self) {
-        self.listeners.iter().for_each(JoinHandle::abort);
+        self.listening.abort();
     }
 }
 

@@ -24,7 +24,7 @@ use crate::bed::services::{self, Key, SERVICE_LABEL};
 const MARK: &str = "bench.pagoda.dev/change";
 /// Changes a second.
 const RATE: f64 = 20.0;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 type Seen = (Key, String, Instant);
 

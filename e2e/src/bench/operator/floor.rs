@@ -126,7 +126,7 @@ fn applicable(mut child: Value, kind: &ApiResource) -> Value {
             kept[field] = metadata[field].clone();
         }
     }
-    if let Some(annotations) = kept["annotations"].as_object_mut() {
+    if let Some(annotations) = kept.get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.retain(|key, _| !key.starts_with("deployment.kubernetes.io/"));
     }
     child["metadata"] = kept;
