@@ -6,7 +6,10 @@ use std::{
 };
 
 use kube::{Client, runtime::events::Recorder};
-use pagoda_crds::wire::{FetchProgress, ModelInfo};
+use pagoda_crds::{
+    InferenceServiceStatus,
+    wire::{FetchProgress, ModelInfo},
+};
 use pagoda_operator_core::{
     build::{Images, ModelCache, Setup},
     status::{Autoscaling, LoadReading},
@@ -16,7 +19,7 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     canary_gate::Gate, events, gateways::Gateways, http_client::HttpClient, key::Key,
     lease::Leadership, metrics::Metrics, model_facts::Asker, queue::Queue, settings::Settings,
-    stores::Stores,
+    stores::Stores, update_status::Version,
 };
 
 /// What is remembered of a service between reconciles. Lost with the process, and gained again by looking.
@@ -44,6 +47,8 @@ pub struct Memory {
     pub failure_told: bool,
     /// When a status was last written.
     pub told: Option<Instant>,
+    /// That status, and the version that came of it, until the watch has brought it.
+    pub written: Option<(Version, InferenceServiceStatus)>,
 }
 
 /// What all steps share.

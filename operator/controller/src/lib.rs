@@ -28,6 +28,7 @@ pub mod model_facts;
 pub mod pod_address;
 pub mod queue;
 pub mod reconcile;
+pub mod replicas;
 pub mod request;
 pub mod settings;
 pub mod stores;

@@ -33,10 +33,11 @@ use crate::{
     key::Key,
     lease::LeaseError,
     model_facts::model_facts,
+    replicas::settle_replicas,
     request::RequestError,
     stores::{Content, ServiceRow},
     telemetry::TRACE,
-    update_status::{Subject, Told, update_status},
+    update_status::{Subject, Told, last_status, update_status},
 };
 
 /// What is in the way of a child is not watched.
@@ -51,6 +52,9 @@ pub enum ReconcileError {
     /// A child could not be applied.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// The number of pods could not be written.
+    #[error("failed to write the number of pods: {0}")]
+    Replicas(RequestError),
     /// The status could not be written.
     #[error("failed to write the status: {0}")]
     Status(RequestError),
@@ -69,9 +73,9 @@ impl ReconcileError {
     /// How long the API server asks to be left alone.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Status(error) | Self::Apply(ApplyError::Request { source: error, .. }) => {
-                error.retry_after()
-            }
+            Self::Status(error)
+            | Self::Replicas(error)
+            | Self::Apply(ApplyError::Request { source: error, .. }) => error.retry_after(),
             _ => None,
         }
     }
@@ -135,7 +139,7 @@ async fn reconcile_service(
     let metadata = &object.metadata;
     let uid = metadata.uid.as_deref().unwrap_or_default();
     let around = step("dereference").in_scope(|| dereference(&context.stores, key, uid));
-    let previous = object.status.clone().unwrap_or_default();
+    let previous = last_status(context, key, object);
     let service = match step("validate").in_scope(|| validate(object)) {
         Ok(service) => service,
         Err(error) => {
@@ -143,10 +147,15 @@ async fn reconcile_service(
                 reason: "InvalidSpec",
                 message: error.to_string(),
             };
-            let told = refuse(context, key, metadata, &previous, &refusal, &around).await?;
+            let told = refuse(context, key, metadata, &previous, &refusal, &around, true).await?;
             return Ok(Done::new("refused", told.delay()));
         }
     };
+    if object.spec.replicas.is_none() {
+        settle_replicas(context, &service).await?;
+        // The change of the spec brings it back.
+        return Ok(Done::new("ok", Some(REFUSED_RETRY)));
+    }
     let children = step("build").in_scope(|| build(&service, &context.setup));
     Span::current().record("revision", &children.revision);
     let turn = Turn {
@@ -162,7 +171,7 @@ async fn reconcile_service(
     match moved {
         Ok((plan, placement)) => turn.tell(&plan, placement.as_ref()).await,
         Err(ApplyError::Refused(refusal)) => {
-            let told = refuse(context, key, metadata, &previous, &refusal, &around).await?;
+            let told = refuse(context, key, metadata, &previous, &refusal, &around, true).await?;
             let again = told.delay().unwrap_or(REFUSED_RETRY);
             Ok(Done::new("refused", Some(again)))
         }
@@ -328,6 +337,7 @@ impl Turn<'_> {
         let subject = Subject {
             key: self.key,
             uid: &self.service.uid,
+            readable: true,
         };
         update_status(self.context, subject, self.previous, next)
             .instrument(step("update_status"))
@@ -348,11 +358,13 @@ async fn refuse(
     previous: &InferenceServiceStatus,
     refusal: &Refusal,
     around: &Surroundings,
+    readable: bool,
 ) -> Result<Told, ReconcileError> {
     let generation = metadata.generation.unwrap_or_default();
     let next = refused(generation, refusal, &around.pods, previous, &now());
     let uid = metadata.uid.as_deref().unwrap_or_default();
-    update_status(context, Subject { key, uid }, previous, &next).await
+    let subject = Subject { key, uid, readable };
+    update_status(context, subject, previous, &next).await
 }
 
 /// An object that does not fit its type: older than a rule, or written past it. Its status cannot be read either, so what
@@ -375,7 +387,7 @@ async fn refuse_unreadable(
     let uid = metadata.uid.as_deref().unwrap_or_default();
     let around = dereference(&context.stores, key, uid);
     let previous = InferenceServiceStatus::default();
-    let told = refuse(context, key, metadata, &previous, &refusal, &around).await?;
+    let told = refuse(context, key, metadata, &previous, &refusal, &around, false).await?;
     if told == Told::Yes {
         context.remember(key, |memory| memory.unreadable = Some(words));
     }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{DynamicObject, Patch, PatchParams},
+    core::{ApiResource, GroupVersionKind},
 };
 use pagoda_crds::{InferenceService, InferenceServiceStatus, names};
 use pagoda_operator_core::status::transitions;
@@ -31,6 +33,8 @@ pub struct Subject<'a> {
     pub key: &'a Key,
     /// UID.
     pub uid: &'a str,
+    /// Whether the object fits its type. Server-side apply refuses to touch one that does not.
+    pub readable: bool,
 }
 
 /// What came of telling.
@@ -67,23 +71,17 @@ pub async fn update_status(
     }
     context.leadership.check()?;
     let (namespace, name) = (subject.key.namespace(), subject.key.name());
-    let api: Api<InferenceService> = Api::namespaced(context.client.clone(), namespace);
-    let patch = json!({
-        "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
-        "kind": names::KIND,
-        // With the UID, a service that was deleted and made again keeps its own status.
-        "metadata": {"name": name, "uid": subject.uid},
-        "status": next
-    });
-    let parameters = PatchParams::apply(names::MANAGER_STATUS).force();
-    let patch = Patch::Apply(&patch);
-    match bounded(api.patch_status(name, &parameters, &patch)).await {
-        Ok(_) => context.metrics.status_writes.inc(),
+    let written = match write(context, subject, next).await {
+        Ok(written) => written,
         // Deleted meanwhile, or made anew: there is nobody to tell.
         Err(error) if error.code() == 404 || is_of_another(&error) => return Ok(Told::Yes),
         Err(error) => return Err(ReconcileError::Status(error)),
     };
-    context.remember(subject.key, |memory| memory.told = Some(Instant::now()));
+    context.metrics.status_writes.inc();
+    context.remember(subject.key, |memory| {
+        memory.told = Some(Instant::now());
+        memory.written = Some((written, next.clone()));
+    });
     let about = events::reference(namespace, name, subject.uid);
     for transition in transitions(previous, next) {
         let news = News {
@@ -95,6 +93,75 @@ pub async fn update_status(
         events::publish(context, &about, news).await;
     }
     Ok(Told::Yes)
+}
+
+/// The version that the object has now.
+async fn write(
+    context: &Context,
+    subject: Subject<'_>,
+    next: &InferenceServiceStatus,
+) -> Result<Version, RequestError> {
+    let (namespace, name) = (subject.key.namespace(), subject.key.name());
+    let kind = GroupVersionKind::gvk(names::GROUP, names::VERSION, names::KIND);
+    let resource = ApiResource::from_gvk_with_plural(&kind, names::PLURAL);
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(context.client.clone(), namespace, &resource);
+    let patch = json!({
+        "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
+        "kind": names::KIND,
+        // With the UID, a service that was deleted and made again keeps its own status.
+        "metadata": {"name": name, "uid": subject.uid},
+        "status": next
+    });
+    let (patch, parameters) = if subject.readable {
+        (
+            Patch::Apply(patch),
+            PatchParams::apply(names::MANAGER_STATUS).force(),
+        )
+    } else {
+        let parameters = PatchParams {
+            field_manager: Some(names::MANAGER_STATUS.into()),
+            ..PatchParams::default()
+        };
+        (Patch::Merge(patch), parameters)
+    };
+    let written = bounded(api.patch_status(name, &parameters, &patch)).await?;
+    Ok(Version::of(&written.metadata))
+}
+
+/// What the status says as far as this process knows: a watch may not have brought yet what was just written.
+pub fn last_status(
+    context: &Context,
+    key: &Key,
+    object: &InferenceService,
+) -> InferenceServiceStatus {
+    let seen = Version::of(&object.metadata);
+    let written = context.remember(key, |memory| {
+        if memory
+            .written
+            .as_ref()
+            .is_some_and(|(version, _)| *version <= seen)
+        {
+            memory.written = None;
+        }
+        memory.written.clone()
+    });
+    match written {
+        Some((_, status)) => status,
+        None => object.status.clone().unwrap_or_default(),
+    }
+}
+
+/// Version of an object, by which its copies are told older from newer. One that cannot be compared counts as older than
+/// all, so that nothing is held against what a watch brings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(u64);
+
+impl Version {
+    fn of(metadata: &ObjectMeta) -> Self {
+        let version = metadata.resource_version.as_deref();
+        Self(version.and_then(|v| v.parse().ok()).unwrap_or(0))
+    }
 }
 
 fn pause(

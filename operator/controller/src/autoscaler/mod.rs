@@ -15,16 +15,11 @@ use std::{
 };
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
-use pagoda_crds::{InferenceService, api::LastDecision, names};
+use pagoda_crds::api::LastDecision;
 use pagoda_operator_core::{
     autoscale::{Decision, History, PodReading, ServiceReadings, decide, observe},
     validate::Service,
 };
-use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::{
@@ -33,7 +28,7 @@ use crate::{
     gateways::{AllReadings, of_service},
     heartbeat::Sign,
     key::Key,
-    request::bounded,
+    replicas::write_replicas,
     stores::PodRow,
 };
 use load::Meters;
@@ -225,18 +220,10 @@ async fn scale(context: &Context, service: &Service, decision: &Decision) {
         return;
     }
     let (from, to) = (service.replicas, decision.replicas);
-    let api: Api<InferenceService> = Api::namespaced(context.client.clone(), &service.namespace);
-    let parameters = PatchParams {
-        field_manager: Some(names::MANAGER_AUTOSCALER.into()),
-        ..PatchParams::default()
-    };
-    let patch = json!({"spec": {"replicas": to}});
-    let patch = Patch::Merge(&patch);
-    if let Err(error) = bounded(api.patch_scale(&service.name, &parameters, &patch)).await {
+    if let Err(error) = write_replicas(context, service, to).await {
         tracing::warn!(%error, namespace = service.namespace, name = service.name, "failed to scale; the next round tries again");
         return;
     }
-    context.metrics.scale_writes.inc();
     let why = decision.to_string();
     tracing::info!(
         namespace = service.namespace,
