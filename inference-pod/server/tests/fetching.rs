@@ -323,7 +323,7 @@ fn a_model_in_use_stays_and_an_old_one_goes() {
             .open(cache.folder(uri).join("used"))
             .unwrap();
         marker
-            .set_modified(SystemTime::now() - Duration::from_secs(3600))
+            .set_modified(SystemTime::now() - Duration::from_hours(1))
             .unwrap();
     }
     let model = cache.folder(&a).join("model.gguf");

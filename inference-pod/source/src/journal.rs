@@ -100,6 +100,8 @@ impl Journal {
             serde_json::to_writer(&mut text, stretch)?;
         }
         text.push(b'\n');
+        // One that was left there may be another user's.
+        let _ = fs::remove_file(&new);
         fs::write(&new, text)?;
         fs::rename(&new, path)?;
         let file = OpenOptions::new().append(true).open(path)?;

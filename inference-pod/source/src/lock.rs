@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -52,10 +52,13 @@ pub(crate) fn try_exclusive_at(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Waits for the only lock on the file at `path`, made if need be. Blocks the thread.
-pub(crate) fn exclusive_at(path: &Path) -> io::Result<File> {
+/// Waits for the only lock on the file at `path`, which `open` makes if need be. Blocks the thread.
+pub(crate) fn exclusive_at(
+    path: &Path,
+    open: impl Fn(&Path) -> io::Result<File>,
+) -> io::Result<File> {
     loop {
-        let file = open_shared(path)?;
+        let file = open(path)?;
         flock(&file, FlockOperation::LockExclusive)?;
         if is_at(&file, path)? {
             return Ok(file);
@@ -63,22 +66,22 @@ pub(crate) fn exclusive_at(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Opens a file for reading and writing, made if need be as the user's mask has it.
+pub(crate) fn open_own(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.open(path)
+}
+
 /// Opens a file that processes of other users may write too: containers of a namespace need not share a user.
 pub(crate) fn open_shared(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o666);
-    let file = options.open(path)?;
-    share(&file, 0o666);
+    let file = open_own(path)?;
+    set_mode(&file, 0o666);
     Ok(file)
 }
 
-/// Opens the file up to others, which only its owner may do and which needs to be done only once.
-pub(crate) fn share(file: &File, mode: u32) {
+/// Sets who may do what, which only the owner may do and which needs to be done only once.
+pub(crate) fn set_mode(file: &File, mode: u32) {
     let current = file.metadata().map(|metadata| metadata.mode() & 0o777);
     if current.is_ok_and(|current| current != mode) {
         // Where this is refused, the owner has done it or this process is the only user.
@@ -134,10 +137,10 @@ mod tests {
     fn a_lock_is_on_the_file_that_is_there_not_on_one_that_was_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        let first = exclusive_at(&path).unwrap();
+        let first = exclusive_at(&path, open_shared).unwrap();
         let waiting = std::thread::spawn({
             let path = path.clone();
-            move || exclusive_at(&path).unwrap()
+            move || exclusive_at(&path, open_shared).unwrap()
         });
         fs::remove_file(&path).unwrap();
         let second = try_exclusive_at(&path).unwrap();

@@ -69,7 +69,7 @@ impl Partial {
         journal_path: &Path,
         progress: &mut dyn FnMut(u64),
     ) -> io::Result<(Header, File, Journal, Restored)> {
-        let file = lock::exclusive_at(path)?;
+        let file = lock::exclusive_at(path, lock::open_own)?;
         let source = Sha256Digest(Sha256::digest(identity).into()).to_string();
         let earlier = Journal::read(journal_path).filter(|(header, _)| header.source == source);
         let (mut header, stretches) = earlier.unwrap_or_else(|| (Header::of(&source), Vec::new()));

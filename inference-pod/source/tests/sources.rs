@@ -5,7 +5,7 @@ mod server;
 mod sigv4;
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use pagoda_source::{
@@ -21,8 +21,10 @@ const TAG: &str = "\"v1\"";
 const SECRET: &str = "secret-token-5150";
 
 /// Three pieces.
-fn body() -> Vec<u8> {
-    (0..5_000_000_u32).flat_map(u32::to_le_bytes).collect()
+fn body() -> &'static [u8] {
+    static BODY: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..5_000_000_u32).flat_map(u32::to_le_bytes).collect());
+    &BODY
 }
 
 fn digest(bytes: &[u8]) -> Sha256Digest {
@@ -66,12 +68,11 @@ fn assert_brought(path: &Path) {
 
 /// What every store answers: the range, the version, and when it was made.
 fn stored(head: &Head) -> Reply {
-    let body = body();
     let asked = head.header("if-match").or(head.if_range.as_deref());
     if asked.is_some_and(|asked| asked != TAG) {
         return Reply::status(412);
     }
-    Reply::range(head, &body)
+    Reply::range(head, body())
         .header("ETag", TAG)
         .header("Last-Modified", "Mon, 30 Nov 2026 10:00:00 GMT")
 }
@@ -407,7 +408,7 @@ fn docker_config(server: &Server) -> String {
 }
 
 fn layer() -> String {
-    format!("sha256:{}", digest(&body()))
+    format!("sha256:{}", digest(body()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -428,7 +429,7 @@ async fn a_layer_is_found_by_its_title_with_a_token_and_is_what_its_digest_says(
             None,
             &[(".dockerconfigjson", &docker_config(&server))],
         );
-        assert_eq!(run(&request).await.unwrap().sha256, digest(&body()));
+        assert_eq!(run(&request).await.unwrap().sha256, digest(body()));
         assert_brought(&directory.path().join("model.gguf"));
     }
 }

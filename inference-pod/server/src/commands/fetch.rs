@@ -48,7 +48,7 @@ pub fn fetch(uri: &str, destination: &Path, source: &SourceArgs) -> Result<Fetch
     let fetching = pagoda_source::fetch(&request, |progress| report.show(&progress));
     let outcome = runtime()?.block_on(fetching);
     report.bar.finish_and_clear();
-    outcome.map_err(fatal)
+    outcome.map_err(|error| fatal(&error))
 }
 
 /// As the command line says; `None` when a signal came first.
@@ -78,7 +78,8 @@ async fn bring_to(
 ) -> Result<(PathBuf, Fetched), Fatal> {
     let Some(directory) = &args.cache else {
         make_folder(&request.destination)?;
-        let fetched = pagoda_source::fetch(request, show).await.map_err(fatal)?;
+        let fetched = pagoda_source::fetch(request, show).await;
+        let fetched = fetched.map_err(|error| fatal(&error))?;
         return Ok((request.destination.clone(), fetched));
     };
     let cache = Cache {
@@ -93,7 +94,7 @@ async fn bring_to(
         source.sha256.as_deref(),
     );
     let brought = pagoda_source::fetch_cached(request, &cache, &key, show).await;
-    brought.map_err(fatal)
+    brought.map_err(|error| fatal(&error))
 }
 
 /// Several threads, so that encrypted bytes of several connections are read at once.
@@ -150,8 +151,8 @@ fn request(uri: &str, destination: &Path, source: &SourceArgs) -> Result<FetchRe
     })
 }
 
-fn fatal(error: FetchError) -> Fatal {
-    Fatal::new(reason(&error), error.to_string())
+fn fatal(error: &FetchError) -> Fatal {
+    Fatal::new(reason(error), error.to_string())
 }
 
 fn reason(error: &FetchError) -> FailureReason {

@@ -85,7 +85,7 @@ impl CacheFolder {
     pub(crate) fn model(&self, key: &str) -> io::Result<ModelFolder> {
         let path = self.0.join(key);
         match fs::create_dir(&path) {
-            Ok(()) => lock::share(&File::open(&path)?, 0o777),
+            Ok(()) => lock::set_mode(&File::open(&path)?, 0o777),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
@@ -94,7 +94,7 @@ impl CacheFolder {
 
     /// The right to count and to remove. Blocks the thread until others are done with that.
     pub(crate) fn accounts(&self) -> io::Result<File> {
-        lock::exclusive_at(&self.0.join(LOCK))
+        lock::exclusive_at(&self.0.join(LOCK), lock::open_shared)
     }
 
     /// All entries but that of `own`, locked where nobody holds them.

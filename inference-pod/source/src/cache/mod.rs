@@ -21,6 +21,7 @@ use crate::error::FetchError;
 use crate::fetch::{
     FetchRequest, Fetched, Phase, Progress, blocking, complete, open_partial, place,
 };
+use crate::lock;
 use folder::{CacheFolder, Entry, ModelFolder, Told, is_key};
 use room::CacheRoom;
 
@@ -151,7 +152,10 @@ async fn bring(
         progress(news);
     };
     let opened = open_partial(request, &mut telling).await?;
+    // A container of another user may have to go on with it; once it is whole, nobody changes it any more.
+    lock::set_mode(opened.0.file(), 0o666);
     let whole = complete(request, opened, room, &mut telling).await?;
+    lock::set_mode(whole.partial.file(), 0o644);
     let entry = Entry {
         bytes: whole.bytes,
         sha256: whole.sha256.to_string(),

@@ -1,6 +1,7 @@
 //! The cache in the hands of many.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,6 +94,9 @@ async fn a_model_is_fetched_once_and_then_found() {
     let bed = Bed::new(1000);
     let (path, first) = bed.fetch('a', 400).await.unwrap();
     assert_eq!(path, bed.cache.directory.join(key('a')).join(MODEL));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o644, "others read it and do not change it");
+    assert_eq!(mode(path.parent().unwrap()), 0o777, "others may evict it");
     assert!(!first.was_present);
     fs::remove_file(bed.folder.path().join("a")).unwrap();
     let request = FetchRequest {
@@ -281,7 +285,7 @@ fn a_lock_that_is_removed_is_never_held_twice() {
             let (path, inside) = (&path, &inside);
             scope.spawn(move || {
                 for round in 0..300 {
-                    let held = lock::exclusive_at(path).unwrap();
+                    let held = lock::exclusive_at(path, lock::open_shared).unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                     inside.fetch_sub(1, Ordering::SeqCst);
                     // The last thing that a holder does.

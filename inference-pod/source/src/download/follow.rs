@@ -57,7 +57,7 @@ async fn hash_range(
     let hashed = tokio::task::spawn_blocking(move || {
         shared.with_partial(|partial| {
             let read = read_through(partial.file(), &(start..end), &mut |bytes| {
-                hasher.update(bytes)
+                hasher.update(bytes);
             });
             match read {
                 Ok(true) => Ok(hasher),

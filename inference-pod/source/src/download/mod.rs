@@ -120,10 +120,11 @@ async fn run(
                 break hashed.unwrap_or_else(|error| Err(crashed(&error))).map(whole);
             }
             Some(phase) = heard.recv() => progress(shared.progress(phase)),
-            Some(ended) = team.workers.join_next() => match team.ended(ended) {
-                Some(outcome) => break outcome,
-                None => continue,
-            },
+            Some(ended) = team.workers.join_next() => {
+                if let Some(outcome) = team.ended(ended) {
+                    break outcome;
+                }
+            }
             () = shared.team_may_grow() => team.grow(),
             _ = ticks.tick() => progress(shared.progress(Phase::Fetching)),
         }

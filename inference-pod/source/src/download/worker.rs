@@ -247,13 +247,14 @@ impl Worker {
                     .flatten();
                 let is_undecided = is_open_ended
                     && state.may_grow
-                    && state.ranges == Ranges::Unknown
+                    && state.ranges != Ranges::Work
                     && state.plan.total() != Some(sink.at);
                 if extended.is_some() || !is_undecided {
                     return Ok(extended.map(|claim| claim.end));
                 }
             }
-            // Leaving this stream would lose it, and perhaps the others are about to learn that there are no ranges.
+            // The others are about to learn whether there are ranges. Where there are none, this stream is all there is,
+            // and they give back what they hold.
             if self.unless_stopped(change).await.is_none() {
                 return Ok(None);
             }

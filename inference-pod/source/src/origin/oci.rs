@@ -156,8 +156,8 @@ impl OciOrigin {
         }
         let challenges = response.headers().get_all(WWW_AUTHENTICATE).iter();
         let challenge = challenges
-            .filter_map(|value| registry::challenge(value.to_str().ok()?))
-            .next();
+            .filter_map(|value| value.to_str().ok())
+            .find_map(registry::challenge);
         let header = match challenge {
             Some(Challenge::Basic) => self.basic_header(),
             Some(Challenge::Bearer {
@@ -221,16 +221,14 @@ fn base(file: &OciFile, endpoint: Option<&Url>) -> Result<Url, String> {
         "docker.io" => "registry-1.docker.io",
         host => host,
     };
+    let parse =
+        |scheme| Url::parse(&format!("{scheme}://{host}")).map_err(|error| error.to_string());
+    let secure = parse("https")?;
     let registry = match endpoint {
         Some(endpoint) => endpoint.clone(),
-        None => {
-            let url = Url::parse(&format!("https://{host}")).map_err(|error| error.to_string())?;
-            if is_loopback(&url) {
-                Url::parse(&format!("http://{host}")).map_err(|error| error.to_string())?
-            } else {
-                url
-            }
-        }
+        // Registries of this machine have no certificates.
+        None if is_loopback(&secure) => parse("http")?,
+        None => secure,
     };
     let segments = std::iter::once("v2").chain(file.repository.split('/'));
     joined(&registry, segments)

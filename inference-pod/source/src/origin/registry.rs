@@ -108,12 +108,10 @@ pub(super) fn challenge(header: &str) -> Option<Challenge> {
 fn parameters(mut text: &str) -> Vec<(String, String)> {
     let mut pairs = Vec::new();
     while let Some((name, rest)) = text.split_once('=') {
-        let (value, rest) = match rest.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
-            None => {
-                let end = rest.find(',').unwrap_or(rest.len());
-                rest.split_at(end)
-            }
+        let (value, rest) = if let Some(quoted) = rest.strip_prefix('"') {
+            quoted.split_once('"').unwrap_or((quoted, ""))
+        } else {
+            rest.split_at(rest.find(',').unwrap_or(rest.len()))
         };
         pairs.push((name.trim_matches([',', ' ']).to_owned(), value.to_owned()));
         text = rest;

@@ -20,7 +20,9 @@ fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits =
+        |byte: &u8| [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap());
+    bytes.iter().flat_map(digits).collect()
 }
 
 /// Whether a GET carries a sound signature of [`KEY_ID`] for `region`.
@@ -43,12 +45,13 @@ pub fn is_signed(head: &Head, region: &str) -> bool {
     );
     let day = &time[..8];
     let scope = format!("{day}/{region}/s3/aws4_request");
-    let headers: String = names
+    let headers: Vec<String> = names
         .split(';')
-        .map(|name| format!("{name}:{}\n", head.header(name).unwrap().trim()))
+        .map(|name| format!("{name}:{}", head.header(name).unwrap().trim()))
         .collect();
+    let headers = headers.join("\n");
     let canonical = format!(
-        "GET\n{}\n{}\n{headers}\n{names}\n{payload}",
+        "GET\n{}\n{}\n{headers}\n\n{names}\n{payload}",
         head.path, head.query
     );
     let to_sign = format!(
