@@ -17,7 +17,7 @@ use pagoda_operator_core::{
     validate::Service,
 };
 use serde_json::Value;
-use tracing::{Instrument, field};
+use tracing::Instrument;
 
 use crate::{
     context::Context,
@@ -25,7 +25,7 @@ use crate::{
     lease::LeaseError,
     metrics::Application,
     request::{RequestError, bounded},
-    telemetry::TRACE,
+    telemetry,
 };
 
 /// Why children are not what they should be.
@@ -69,7 +69,7 @@ pub async fn apply(
 ) -> Result<(), ApplyError> {
     for child in children {
         let kind = child.kind.as_str();
-        let span = tracing::info_span!(target: TRACE, "apply", kind, name = child.name, result = field::Empty);
+        let span = telemetry::child("apply", kind, &child.name);
         let result = apply_child(context, service, child)
             .instrument(span.clone())
             .await;

@@ -18,7 +18,7 @@ use pagoda_operator_core::{
     validate::Service,
 };
 use serde_json::json;
-use tracing::{Instrument, field};
+use tracing::Instrument;
 
 use crate::{
     apply::{ApplyError, apply, resource},
@@ -27,7 +27,7 @@ use crate::{
     key::Key,
     request::{RequestError, bounded},
     stores::Json,
-    telemetry::TRACE,
+    telemetry,
 };
 
 /// Carries a plan out, but for the target revision's own number of pods, which is part of its Deployment.
@@ -68,7 +68,7 @@ async fn scale(
         ..PatchParams::default()
     };
     let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-    let span = tracing::info_span!(target: TRACE, "scale", name = deployment, replicas);
+    let span = telemetry::child("scale", ChildKind::Deployment.as_str(), deployment);
     let scaled = bounded(api.patch_scale(deployment, &parameters, &patch))
         .instrument(span)
         .await;
@@ -114,7 +114,7 @@ async fn delete(
         }),
         ..DeleteParams::background()
     };
-    let span = tracing::info_span!(target: TRACE, "delete", kind = kind.as_str(), name, result = field::Empty);
+    let span = telemetry::child("delete", kind.as_str(), name);
     let deleted = bounded(api.delete(name, &parameters))
         .instrument(span)
         .await;

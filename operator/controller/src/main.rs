@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
+use opentelemetry_sdk::trace::SdkTracerProvider;
 use pagoda_operator::{
     autoscaler, boot,
     context::Context,
@@ -13,10 +14,10 @@ use pagoda_operator::{
     metrics::Metrics,
     queue::Queue,
     settings::Settings,
-    stores, workers,
+    stores, telemetry, workers,
 };
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// Reconciles that run get this long to finish after SIGTERM.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -34,7 +35,6 @@ const SCALING: Patience = Patience {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let settings = Settings::parse();
-    log_as(&settings.log_format);
     // Two providers could be linked in; rustls refuses to guess.
     if rustls::crypto::ring::default_provider()
         .install_default()
@@ -42,6 +42,21 @@ async fn main() -> anyhow::Result<()> {
     {
         bail!("a TLS provider is already installed");
     }
+    let endpoint = settings.otlp_endpoint.as_deref();
+    let traces = endpoint
+        .filter(|endpoint| !endpoint.is_empty())
+        .map(telemetry::traces)
+        .transpose()?;
+    log_as(&settings.log_format, traces.as_ref());
+    let ended = start(settings).await;
+    if let Some(traces) = traces {
+        // Sends what is left, and waits for it.
+        let _ = tokio::task::spawn_blocking(move || traces.shutdown()).await;
+    }
+    ended
+}
+
+async fn start(settings: Settings) -> anyhow::Result<()> {
     let client = boot::client().await?;
     for namespace in settings.scopes() {
         boot::check_definition(&client, namespace).await?;
@@ -117,15 +132,17 @@ async fn asked_to_stop() {
     tracing::info!("asked to stop");
 }
 
-fn log_as(format: &str) {
+fn log_as(format: &str, traces: Option<&SdkTracerProvider>) {
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube=warn"));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    if format == "json" {
-        builder.json().flatten_event(true).init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = if format == "json" {
+        lines.json().flatten_event(true).boxed()
     } else {
-        builder.init();
-    }
+        lines.boxed()
+    };
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .with(traces.map(telemetry::layer))
+        .init();
 }

@@ -36,7 +36,7 @@ use crate::{
     replicas::settle_replicas,
     request::RequestError,
     stores::{Content, ServiceRow},
-    telemetry::TRACE,
+    telemetry::step,
     update_status::{Subject, Told, last_status, update_status},
 };
 
@@ -343,11 +343,6 @@ impl Turn<'_> {
             .instrument(step("update_status"))
             .await
     }
-}
-
-/// A step of a trace.
-fn step(name: &'static str) -> Span {
-    tracing::info_span!(target: TRACE, "step", otel.name = name)
 }
 
 /// Says in the status why nothing is done about an object.

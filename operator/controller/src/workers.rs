@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use tracing::{Instrument, field};
+use tracing::Instrument;
 
 use crate::{
     context::Context,
@@ -21,7 +21,7 @@ use crate::{
     key::Key,
     metrics::Outcome,
     reconcile::{Done, ReconcileError, reconcile},
-    telemetry::TRACE,
+    telemetry,
 };
 
 /// Every request in it is bounded; together they must not hold a place for ever.
@@ -54,10 +54,7 @@ pub async fn run(context: Arc<Context>, health: Arc<Health>) {
 
 async fn turn(context: Arc<Context>, key: Key) {
     let started = Instant::now();
-    let span = tracing::info_span!(
-        target: TRACE, "reconcile",
-        service.namespace = key.namespace(), service.name = key.name(), revision = field::Empty, result = field::Empty,
-    );
+    let span = telemetry::reconcile(&key);
     let caught = AssertUnwindSafe(timeout(LIMIT, reconcile(&context, &key)))
         .catch_unwind()
         .instrument(span.clone())
