@@ -1,6 +1,7 @@
 //! The definition of the resource changed under a running operator, and objects that it would refuse today. These tests take
 //! the definition away from everybody, so they run alone and put the chart's back.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use futures::{StreamExt, TryStreamExt};
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
+use pagoda_e2e::faults::Match;
 use serde_json::{Value, json};
 
 use crate::bed::{PATIENCE, eventually};
@@ -19,6 +21,8 @@ use crate::stage::{Stage, at_zero, numbered, on_stage, says};
 const NAME: &str = "inferenceservices.serving.pagoda.dev";
 const RELEASED: &str = include_str!("definition-0.1.0.yaml");
 const OTHERS: usize = 100;
+/// Twenty-five children and statuses, and a few tries of each status.
+const WRITES_UNDER_AN_OLD_DEFINITION: u64 = 100;
 /// Longer than the first tries of something that is refused again and again lie apart.
 const LEFT_ALONE: Duration = Duration::from_secs(15);
 
@@ -31,15 +35,32 @@ pub fn a_definition_that_is_upgraded_under_a_running_operator_changes_no_child()
     });
 }
 
+/// The operator is newer than the definition at first, as when an upgrade of the charts comes in the wrong order: what it
+/// tells has no place yet. It works all the same, and tells it as soon as it has.
 async fn upgraded(stage: &Stage, chart: &Value) -> Result<()> {
     replace_spec(&stage.bed.client, &serde_yaml_ng::from_str(RELEASED)?).await?;
+    let begun = stage.proxy.counts();
     stage.bed.apply(&simulated("running")).await?;
-    stage.bed.ready("running").await?;
-    let before = stage.services_at_rest(&numbered("kept", 3)).await?;
+    let names = numbered("kept", 3);
+    for name in &names {
+        stage.bed.apply(&at_zero(name)).await?;
+    }
     let pods = pods_of(stage, "running").await?;
+    let mut before = BTreeMap::new();
+    for name in &names {
+        before.insert(name, stage.bed.settled_children(name).await?);
+    }
+    tokio::time::sleep(LEFT_ALONE).await;
+    let written = stage.written_since(&begun).total(&Match::any());
+    ensure!(
+        written <= WRITES_UNDER_AN_OLD_DEFINITION,
+        "{written} writes under the old definition are a hot loop"
+    );
 
     replace_spec(&stage.bed.client, chart).await?;
-    // A status may learn new fields; then all is at rest again, and nothing below the service was touched.
+    for name in names.iter().map(String::as_str).chain(["running"]) {
+        stage.bed.ready(name).await?;
+    }
     stage.rests().await?;
     for (service, children) in &before {
         let now = stage.bed.children(service).await?;
@@ -52,21 +73,23 @@ async fn upgraded(stage: &Stage, chart: &Value) -> Result<()> {
         pods == pods_of(stage, "running").await?,
         "pods were replaced"
     );
-    // Objects of the old definition are changed, in old fields and in new ones.
+    old_objects_are_changed_in_old_fields_and_in_new_ones(stage).await?;
+    stage.bed.answers("running").await.map(drop)
+}
+
+async fn old_objects_are_changed_in_old_fields_and_in_new_ones(stage: &Stage) -> Result<()> {
     stage.change("kept-0", 32).await?;
     stage.carried_out("kept-0", 32).await?;
-    let manifest = with(
-        at_zero("kept-1"),
-        &["spec", "rollout"],
-        json!({"strategy": "TerminateFirst"}),
-    );
-    let applied = stage.bed.apply(&manifest).await?;
+    let rollout = json!({"strategy": "TerminateFirst"});
+    let applied = stage
+        .bed
+        .apply(&with(at_zero("kept-1"), &["spec", "rollout"], rollout))
+        .await?;
     ensure!(
         applied.data["spec"]["rollout"]["strategy"] == "TerminateFirst",
         "the new field was dropped"
     );
-    stage.bed.ready("kept-1").await?;
-    stage.bed.answers("running").await.map(drop)
+    stage.bed.ready("kept-1").await
 }
 
 async fn pods_of(stage: &Stage, service: &str) -> Result<Vec<String>> {
@@ -77,6 +100,57 @@ async fn pods_of(stage: &Stage, service: &str) -> Result<Vec<String>> {
         .iter()
         .map(crate::bed::pod_uid)
         .collect())
+}
+
+pub fn a_definition_that_is_newer_than_the_operator_costs_nothing() {
+    on_stage("newer", |stage| async move {
+        let chart = chart_definition()?;
+        let outcome = newer(&stage, &chart).await;
+        replace_spec(&stage.bed.client, &chart).await?;
+        outcome
+    });
+}
+
+/// Fields that the operator does not know are somebody else's business.
+async fn newer(stage: &Stage, chart: &Value) -> Result<()> {
+    let kept = stage.services_at_rest(&numbered("kept", 2)).await?;
+    let before = stage.proxy.counts();
+    replace_spec(&stage.bed.client, &future(chart)?).await?;
+    stage.rests().await?;
+    let written = stage.written_since(&before);
+    ensure!(
+        written.is_empty(),
+        "the new definition made the operator write\n{written}"
+    );
+
+    stage
+        .bed
+        .apply(&with(
+            at_zero("modern"),
+            &["spec", "future"],
+            json!({"field": 1}),
+        ))
+        .await?;
+    stage.bed.ready("modern").await?;
+    stage.change("kept-0", 32).await?;
+    stage.carried_out("kept-0", 32).await?;
+    let now = stage.bed.children("kept-1").await?;
+    ensure!(
+        kept["kept-1"] == now,
+        "children were written: {:?} became {now:?}",
+        kept["kept-1"]
+    );
+    Ok(())
+}
+
+/// The same definition with one field more.
+fn future(definition: &Value) -> Result<Value> {
+    let mut future = definition.clone();
+    let fields = future
+        .pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties")
+        .context("the definition has no fields of spec")?;
+    fields["future"] = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    Ok(future)
 }
 
 pub fn one_malformed_object_among_a_hundred_hinders_none_of_them() {

@@ -103,6 +103,7 @@ fn one_at_a_time() -> Vec<Trial> {
     trials! {
         definition:
             a_definition_that_is_upgraded_under_a_running_operator_changes_no_child,
+            a_definition_that_is_newer_than_the_operator_costs_nothing,
             one_malformed_object_among_a_hundred_hinders_none_of_them;
         api_server:
             versions_that_etcd_has_compacted_are_read_anew,
