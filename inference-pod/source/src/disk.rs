@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::FetchError;
+use crate::error::{FetchError, MORE_ROOM};
 
 /// Refuses a file that does not fit before its first byte is fetched. Where the file system does
 /// not tell, the write itself will.
@@ -17,7 +17,8 @@ fn fits(path: &Path, needed_bytes: u64, free_bytes: u64) -> Result<(), FetchErro
     if needed_bytes <= free_bytes {
         return Ok(());
     }
-    let detail = format!("{needed_bytes} bytes are still needed, {free_bytes} are free");
+    let detail =
+        format!("{needed_bytes} bytes are still needed, {free_bytes} are free; {MORE_ROOM}");
     Err(FetchError::DiskFull {
         path: path.display().to_string(),
         detail,

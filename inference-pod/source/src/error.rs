@@ -6,6 +6,9 @@ use std::path::Path;
 use crate::digest::Sha256Digest;
 use crate::uri::ModelUri;
 
+/// What helps against a full disk.
+pub(crate) const MORE_ROOM: &str = "give the model's volume more room";
+
 /// Why a model is not there. Each variant is one of the reasons a service's status shows; sources
 /// are named without credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,11 +43,11 @@ pub enum FetchError {
         found: Sha256Digest,
     },
     /// The disk cannot hold the model.
-    #[error("disk full at {path}: {detail}; give the model's volume more room")]
+    #[error("disk full at {path}: {detail}")]
     DiskFull {
         /// The file that was being written.
         path: String,
-        /// Bytes needed and free where they are known.
+        /// Bytes needed and free where they are known, and what to do.
         detail: String,
     },
     /// The model is larger than allowed.
@@ -100,7 +103,7 @@ impl FetchError {
         if is_disk_full(error) {
             return Self::DiskFull {
                 path: path.display().to_string(),
-                detail: error.to_string(),
+                detail: format!("{error}; {MORE_ROOM}"),
             };
         }
         Self::DownloadFailed {

@@ -80,16 +80,16 @@ async fn pieces_come_over_several_connections_and_each_byte_is_asked_for_once() 
     let (_, most) = server.open_and_most();
     assert!((2..=4).contains(&most), "{most} at a time");
     let requests = server.requests();
-    assert_eq!(requests.len(), 6, "one a piece");
     let mut starts: Vec<u64> = requests
         .iter()
         .map(|head| head.range.unwrap_or(0))
         .collect();
     starts.sort_unstable();
-    assert_eq!(
-        starts,
-        (0..6).map(|index| index * PIECE).collect::<Vec<_>>()
-    );
+    starts.dedup();
+    // The first stream may go on into pieces that nobody has taken yet.
+    assert_eq!(starts.len(), requests.len());
+    assert!((2..=6).contains(&requests.len()));
+    assert!(starts.iter().all(|start| start % PIECE == 0), "{starts:?}");
     let later = requests.iter().filter(|head| head.range.is_some());
     for head in later {
         assert_eq!(head.if_range.as_deref(), Some("\"v1\""));
@@ -307,5 +307,5 @@ async fn two_fetches_to_one_place_do_not_disturb_each_other() {
         "one brings it, one finds it"
     );
     assert_whole(&request, &first, &whole);
-    assert_eq!(server.requests().len(), 6);
+    assert!(server.requests().len() <= 6);
 }
