@@ -37,6 +37,9 @@ use plan::{Action, World};
 
 const NAMESPACES: usize = 4;
 const NODES: usize = 6;
+/// How often an action is tried again that the API server did not do.
+const ATTEMPTS: u32 = 5;
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Lines of history that a failure shows.
 const HISTORY: usize = 60;
 /// How much of what is wrong is told at once.
@@ -159,7 +162,7 @@ impl<'a> Chaos<'a> {
             let (action, wait) = plan::step(self.seed, self.steps, self.world);
             self.note(&action);
             self.steps += 1;
-            self.act(&action).await?;
+            self.act_patiently(&action).await?;
             self.pass(wait).await?;
         }
         self.progress.step("the last calm");
@@ -213,6 +216,17 @@ impl<'a> Chaos<'a> {
             }
             self.violations.push(what);
         }
+    }
+
+    /// An API server that has just come back may refuse a user as well; all actions can be done again.
+    async fn act_patiently(&mut self, action: &Action) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            match self.act(action).await {
+                Err(error) if error.is::<kube::Error>() => self.pass(AGAIN_AFTER).await?,
+                other => return other,
+            }
+        }
+        self.act(action).await
     }
 
     async fn act(&mut self, action: &Action) -> Result<()> {
@@ -372,7 +386,10 @@ impl<'a> Chaos<'a> {
         let mut said = Instant::now();
         loop {
             self.pass(Duration::from_millis(500)).await?;
-            let wrong = Snapshot::read(&self.services).await?.wrong(&self.services);
+            let wrong = match Snapshot::read(&self.services).await {
+                Ok(snapshot) => snapshot.wrong(&self.services),
+                Err(error) => vec![format!("the cluster cannot be read: {error:#}")],
+            };
             if wrong.is_empty() {
                 break;
             }
@@ -540,21 +557,6 @@ fn lock(shared: &Mutex<(Observer, Vec<String>)>) -> MutexGuard<'_, (Observer, Ve
 }
 
 async fn watch(client: Client, kind: ApiResource, shared: Arc<Mutex<(Observer, Vec<String>)>>) {
-    let name: &'static str = child_resources()
-        .iter()
-        .chain([&resource(), &cluster::pods()])
-        .position(|other| other.kind == kind.kind)
-        .map_or("", |at| {
-            [
-                "ConfigMap",
-                "ServiceAccount",
-                "Service",
-                "PodDisruptionBudget",
-                "Deployment",
-                "InferenceService",
-                "Pod",
-            ][at]
-        });
     let api: Api<DynamicObject> = Api::all_with(client, &kind);
     let mut events = watcher(api, watcher::Config::default()).boxed();
     loop {
@@ -574,7 +576,7 @@ async fn watch(client: Client, kind: ApiResource, shared: Arc<Mutex<(Observer, V
         };
         let mut shared = lock(&shared);
         let wrong = shared.0.see(&Event {
-            kind: name,
+            kind: kind.kind.clone(),
             object,
             deleted,
             listed,

@@ -38,7 +38,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(10..))]
     idle_seconds: u32,
     /// Changes of a spec
-    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(200..))]
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(200..))]
     changes: u32,
     /// Services that the bare client creates at a time
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]

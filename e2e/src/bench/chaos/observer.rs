@@ -12,7 +12,7 @@ use crate::bed::services::{Key, SERVICE_LABEL};
 /// An event of a watch.
 #[derive(Debug, Clone)]
 pub struct Event {
-    pub kind: &'static str,
+    pub kind: String,
     pub object: Value,
     pub deleted: bool,
     /// Part of a list with which a watch begins: states in between were missed.
@@ -56,7 +56,7 @@ impl Observer {
     /// What is wrong with this event.
     pub fn see(&mut self, event: &Event) -> Option<String> {
         let mut wrong: Vec<String> = self.foreign_changed(event).into_iter().collect();
-        match event.kind {
+        match event.kind.as_str() {
             "InferenceService" => wrong.extend(self.service(event)),
             "Pod" => wrong.extend(self.pod(event)),
             _ => {}
@@ -290,9 +290,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn event(kind: &'static str, object: Value) -> Event {
+    fn event(kind: &str, object: Value) -> Event {
         Event {
-            kind,
+            kind: kind.to_owned(),
             object,
             deleted: false,
             listed: false,

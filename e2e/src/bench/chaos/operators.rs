@@ -72,8 +72,9 @@ impl Operator {
         if self.process.exit_status()?.is_some() && self.restarts.is_none() {
             self.restarts = Some(Instant::now() + RESTART_AFTER);
         }
-        if due(self.restarts) {
-            self.restart(bed).await?;
+        // The API server may be away; then it is tried again.
+        if due(self.restarts) && self.restart(bed).await.is_err() {
+            self.restarts = Some(Instant::now() + RESTART_AFTER);
         }
         Ok(())
     }

@@ -22,8 +22,8 @@ use crate::bed::services::{self, Key, SERVICE_LABEL};
 
 /// The changed field: an annotation of the pods, which only a Deployment of this very spec carries.
 const MARK: &str = "bench.pagoda.dev/change";
-/// Changes a second.
-const RATE: f64 = 20.0;
+/// Changes a second: what one change takes is asked, not how many fit.
+const RATE: f64 = 5.0;
 const PATIENCE: Duration = Duration::from_mins(1);
 
 type Seen = (Key, String, Instant);
