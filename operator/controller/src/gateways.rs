@@ -108,7 +108,7 @@ fn known(all: &AllReadings) -> BTreeSet<&(String, String)> {
 mod tests {
     use super::*;
 
-    fn gateway(services: &[&str]) -> Option<Readings> {
+    fn gateway(services: &[&str]) -> Readings {
         let reading = GatewayReading {
             route_pods: Some(1),
             ..GatewayReading::default()
@@ -116,7 +116,7 @@ mod tests {
         let named = services
             .iter()
             .map(|s| (("n".to_owned(), (*s).to_owned()), reading));
-        Some(named.collect())
+        named.collect()
     }
 
     #[test]
@@ -125,12 +125,15 @@ mod tests {
         let now = Instant::now();
         let take = |all: AllReadings| gateways.take(&Arc::new(all), now);
         assert_eq!(
-            take(vec![gateway(&["a"]), gateway(&[])]),
+            take(vec![Some(gateway(&["a"])), Some(gateway(&[]))]),
             None,
             "the first words"
         );
-        assert_eq!(take(vec![gateway(&["a"]), gateway(&[])]), Some(vec![]));
-        let all = take(vec![gateway(&["a"]), gateway(&["a"])]);
+        assert_eq!(
+            take(vec![Some(gateway(&["a"])), Some(gateway(&[]))]),
+            Some(vec![])
+        );
+        let all = take(vec![Some(gateway(&["a"])), Some(gateway(&["a"]))]);
         assert_eq!(all, Some(vec![Key::new("n", "a")]));
         let view = gateways.route_view(&Key::new("n", "a"), Vec::new());
         assert_eq!(view.map(|v| (v.answered, v.knowing)), Some((2, 2)));
@@ -141,7 +144,7 @@ mod tests {
         let gateways = Gateways::default();
         let now = Instant::now();
         let service = Key::new("n", "a");
-        gateways.take(&Arc::new(vec![gateway(&["a"])]), now);
+        gateways.take(&Arc::new(vec![Some(gateway(&["a"]))]), now);
         let silent = Arc::new(vec![None]);
         assert_eq!(gateways.take(&silent, now), Some(vec![]));
         let answered = || {

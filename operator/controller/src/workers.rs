@@ -109,7 +109,7 @@ fn spread(key: &Key, delay: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     let quarter = delay / 4;
-    delay - quarter / 2 + quarter.mul_f64((hasher.finish() % 1024) as f64 / 1024.0)
+    delay.saturating_sub(quarter / 2) + quarter.mul_f64((hasher.finish() % 1024) as f64 / 1024.0)
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Autoscaler {
         let services = context.stores.services.entries();
         context.metrics.services.set(services.len() as i64);
         if self.rounds.is_multiple_of(FIXED_ROUNDS) {
-            let known = |key: &Key| context.stores.services.get(key).is_some();
+            let known = |key: &Key| context.stores.services.contains(key);
             self.meters.retain(known);
         }
         let turn = self.rounds % FIXED_ROUNDS;
@@ -171,7 +171,11 @@ fn ready_pods(context: &Context, key: &Key) -> Vec<Arc<PodRow>> {
 fn spread_news(context: &Context, gateways: &Arc<AllReadings>) {
     match context.gateways.take(gateways, Instant::now()) {
         Some(changed) => {
-            for key in changed {
+            // Gateways may look after more namespaces than this process does.
+            let ours = changed
+                .into_iter()
+                .filter(|key| context.stores.services.contains(key));
+            for key in ours {
                 context.queue.add(key, ROUTES_SETTLE);
             }
         }

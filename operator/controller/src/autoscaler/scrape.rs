@@ -55,21 +55,19 @@ impl Scraper {
 
     async fn ask_gateway(&self, context: &Context, address: String) -> Option<Readings> {
         let text = self.scrape(context, &address, "gateway").await?;
-        if let Some(readings) = read(
-            context,
-            &address,
-            "gateway",
-            RevisionReading::parse_all(&text),
-        ) && !context.canaries().is_empty()
+        // A gateway's text is long: what nobody asks for is not looked for.
+        if !context.canaries().is_empty()
+            && let Some(counts) = read(
+                context,
+                &address,
+                "gateway",
+                RevisionReading::parse_all(&text),
+            )
         {
-            canary_gate::note(context, &address, readings);
+            canary_gate::note(context, &address, counts);
         }
-        read(
-            context,
-            &address,
-            "gateway",
-            GatewayReading::parse_all(&text),
-        )
+        let readings = GatewayReading::parse_all(&text);
+        read(context, &address, "gateway", readings)
     }
 
     /// One list for each list of pods, in their order.
@@ -110,7 +108,9 @@ impl Scraper {
         let answer = context.http.get(&url, TIMEOUT).await;
         self.targets().note(address, answer.is_ok(), Instant::now());
         match answer {
-            Ok(body) => Some(String::from_utf8_lossy(&body).into_owned()),
+            Ok(body) => String::from_utf8(body.into())
+                .inspect_err(|_| count_failure(context, target))
+                .ok(),
             Err(error) => {
                 count_failure(context, target);
                 tracing::debug!(%error, target, "no load to be had");

@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(schedule.stuck(at(599)), Duration::ZERO);
         schedule.take(at(600)).expect("due");
         assert_eq!(schedule.stuck(at(601)), Duration::from_secs(1));
-        assert_eq!(schedule.stuck(at(900)), Duration::from_secs(300));
+        assert_eq!(schedule.stuck(at(900)), Duration::from_mins(5));
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         schedule.add(key(1), start + Duration::from_secs(10));
         assert_eq!(
             schedule.stuck(start + Duration::from_secs(70)),
-            Duration::from_secs(60)
+            Duration::from_mins(1)
         );
     }
 }

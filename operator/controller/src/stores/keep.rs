@@ -1,5 +1,10 @@
 //! What is kept of each kind: enough to decide, and no more.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "whatever is read is taken over, so that nothing of it is left in memory"
+)]
+
 use std::sync::Arc;
 
 use kube::{Resource, ResourceExt, core::DeserializeGuard};

@@ -65,6 +65,11 @@ impl<V: Clone> Table<V> {
         self.read().rows.get(key).map(|row| row.value.clone())
     }
 
+    /// Whether there is such a row.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.read().rows.contains_key(key)
+    }
+
     /// All values of a service, by name.
     pub fn of(&self, service: &Key) -> Vec<(Key, V)> {
         let rows = self.read();

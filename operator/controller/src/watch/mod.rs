@@ -227,14 +227,13 @@ where
             page.items
                 .into_iter()
                 .for_each(|object| self.sink.put(object));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => parameters = parameters.continue_token(&token),
-                None => {
-                    self.sink.complete();
-                    self.version = page.metadata.resource_version;
-                    return Ok(());
-                }
-            }
+            let more = page.metadata.continue_.filter(|token| !token.is_empty());
+            let Some(token) = more else {
+                self.sink.complete();
+                self.version = page.metadata.resource_version;
+                return Ok(());
+            };
+            parameters = parameters.continue_token(&token);
         }
     }
 

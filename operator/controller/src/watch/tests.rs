@@ -106,13 +106,11 @@ async fn play(optional: bool, script: Vec<Answer>) -> (Vec<String>, Vec<String>)
             requests.lock().unwrap().push(query);
         }
         async move {
-            match next {
-                Some(answer) => Ok::<_, Infallible>(respond(answer)),
-                None => {
-                    end.notify_one();
-                    std::future::pending().await
-                }
-            }
+            let Some(answer) = next else {
+                end.notify_one();
+                return std::future::pending().await;
+            };
+            Ok::<_, Infallible>(respond(answer))
         }
     });
     let watch = Watch {
