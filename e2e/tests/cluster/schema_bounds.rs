@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
 
 use crate::{bed::on_cluster, manifests::simulated};
