@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`, on their own port, thread and runtime: they answer when the
+//! `/healthz`, `/readyz`, `/metrics` and `/metrics/load`, on their own port, thread and runtime: they answer when the
 //! data path does not, and can say so.
 
 use std::sync::Arc;
@@ -47,6 +47,7 @@ fn router(admin: Admin) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
+        .route("/metrics/load", get(load))
         .with_state(admin)
 }
 
@@ -79,7 +80,15 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     metrics
         .body_bytes
         .set(admin.gateway.budget.used_bytes() as i64);
-    match metrics.encode() {
+    openmetrics(metrics.encode())
+}
+
+async fn load(State(admin): State<Admin>) -> Response {
+    openmetrics(admin.gateway.metrics.encode_load())
+}
+
+fn openmetrics(encoded: Result<String, std::fmt::Error>) -> Response {
+    match encoded {
         Ok(text) => (
             [(
                 CONTENT_TYPE,

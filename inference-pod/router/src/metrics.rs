@@ -4,7 +4,7 @@
 //! series. Each service takes its handles once; the hot path touches atomics only.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -74,6 +74,8 @@ type RevisionHistograms = Family<RevisionLabels, Histogram, fn() -> Histogram>;
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// The few of them that tell a service's load.
+    load: Registry,
     in_flight: Family<ServiceLabels, Gauge>,
     held: Family<ServiceLabels, Gauge>,
     ready_pods: Family<ServiceLabels, Gauge>,
@@ -117,7 +119,8 @@ fn histograms() -> Histograms {
 impl Default for Metrics {
     fn default() -> Self {
         let mut metrics = Self {
-            registry: Registry::with_prefix("pagoda_gateway"),
+            registry: Registry::with_prefix(PREFIX),
+            load: Registry::with_prefix(PREFIX),
             in_flight: Family::default(),
             held: Family::default(),
             ready_pods: Family::default(),
@@ -135,6 +138,8 @@ impl Default for Metrics {
             open_connections: Gauge::default(),
             body_bytes: Gauge::default(),
         };
+        register_load(&metrics.load_families(), &mut metrics.registry);
+        register_load(&metrics.load_families(), &mut metrics.load);
         metrics.register();
         metrics
     }
@@ -144,40 +149,9 @@ impl Metrics {
     fn register(&mut self) {
         let registry = &mut self.registry;
         registry.register(
-            "in_flight_requests",
-            "Requests given to pods and not finished",
-            self.in_flight.clone(),
-        );
-        registry.register(
-            "held_requests",
-            "Requests waiting for a pod that can take them",
-            self.held.clone(),
-        );
-        registry.register(
             "ready_pods",
             "Pods that may be given requests",
             self.ready_pods.clone(),
-        );
-        // The same value: whether this gateway knows a service at all, and with how many pods.
-        registry.register(
-            "route_pods",
-            "Ready pods of each service that this gateway knows",
-            self.ready_pods.clone(),
-        );
-        registry.register(
-            "revision_requests",
-            "Attempts at pods of each revision while a canary runs; 4xx and clients that left count neither way",
-            self.revision_requests.clone(),
-        );
-        registry.register(
-            "revision_ttft_seconds",
-            "From passing a request on to a pod until the first byte of its answer, of each revision while a canary runs",
-            self.revision_ttft.clone(),
-        );
-        registry.register(
-            "requests",
-            "Finished requests by status code; 499 is a client that left",
-            self.requests.clone(),
         );
         registry.register("chosen", "Requests given to each pod", self.chosen.clone());
         registry.register(
@@ -227,11 +201,25 @@ impl Metrics {
         );
     }
 
+    fn load_families(&self) -> LoadFamilies {
+        LoadFamilies {
+            in_flight: self.in_flight.clone(),
+            held: self.held.clone(),
+            route_pods: self.ready_pods.clone(),
+            requests: self.requests.clone(),
+            revision_requests: self.revision_requests.clone(),
+            revision_ttft: self.revision_ttft.clone(),
+        }
+    }
+
     /// The metrics in the OpenMetrics text format.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
-        Ok(text)
+        encode(&self.registry)
+    }
+
+    /// Those of them that tell a service's load: what the operator reads every second, for thousands of services.
+    pub fn encode_load(&self) -> Result<String, std::fmt::Error> {
+        encode(&self.load)
     }
 
     /// Counts a request refused before a service was found.
@@ -275,9 +263,9 @@ impl Metrics {
             held: self.held.get_or_create_owned(&labels),
             ready_pods: self.ready_pods.get_or_create_owned(&labels),
             cut_streams: self.cut_streams.get_or_create_owned(&labels),
-            first_byte: self.first_byte.get_or_create_owned(&labels),
-            duration: self.duration.get_or_create_owned(&labels),
-            hold: self.hold.get_or_create_owned(&labels),
+            first_byte: LazyHistogram::new(&self.first_byte, &labels),
+            duration: LazyHistogram::new(&self.duration, &labels),
+            hold: LazyHistogram::new(&self.hold, &labels),
             succeeded: self.requests.get_or_create_owned(&CodeLabels {
                 namespace: labels.namespace.clone(),
                 service: labels.service.clone(),
@@ -287,6 +275,81 @@ impl Metrics {
             all: Arc::clone(self),
             labels,
         }
+    }
+}
+
+const PREFIX: &str = "pagoda_gateway";
+
+fn encode(registry: &Registry) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry)?;
+    Ok(text)
+}
+
+/// What tells a service's load.
+struct LoadFamilies {
+    in_flight: Family<ServiceLabels, Gauge>,
+    held: Family<ServiceLabels, Gauge>,
+    route_pods: Family<ServiceLabels, Gauge>,
+    requests: Family<CodeLabels, Counter>,
+    revision_requests: Family<RevisionOutcomeLabels, Counter>,
+    revision_ttft: RevisionHistograms,
+}
+
+fn register_load(families: &LoadFamilies, registry: &mut Registry) {
+    registry.register(
+        "in_flight_requests",
+        "Requests given to pods and not finished",
+        families.in_flight.clone(),
+    );
+    registry.register(
+        "held_requests",
+        "Requests waiting for a pod that can take them",
+        families.held.clone(),
+    );
+    registry.register(
+        "route_pods",
+        "Ready pods of each service that this gateway knows",
+        families.route_pods.clone(),
+    );
+    registry.register(
+        "requests",
+        "Finished requests by status code; 499 is a client that left",
+        families.requests.clone(),
+    );
+    registry.register(
+        "revision_requests",
+        "Attempts at pods of each revision while a canary runs; 4xx and clients that left count neither way",
+        families.revision_requests.clone(),
+    );
+    registry.register(
+        "revision_ttft_seconds",
+        "From passing a request on to a pod until the first byte of its answer, of each revision while a canary runs",
+        families.revision_ttft.clone(),
+    );
+}
+
+/// A histogram whose series begin with its first observation: a service that nobody asks costs no buckets.
+#[derive(Debug)]
+pub struct LazyHistogram {
+    family: Histograms,
+    labels: ServiceLabels,
+    made: OnceLock<Histogram>,
+}
+
+impl LazyHistogram {
+    fn new(family: &Histograms, labels: &ServiceLabels) -> Self {
+        Self {
+            family: family.clone(),
+            labels: labels.clone(),
+            made: OnceLock::new(),
+        }
+    }
+
+    /// Counts a value.
+    pub fn observe(&self, value: f64) {
+        let made = || self.family.get_or_create_owned(&self.labels);
+        self.made.get_or_init(made).observe(value);
     }
 }
 
@@ -341,11 +404,11 @@ pub struct ServiceMetrics {
     /// Responses broken off by pods.
     pub cut_streams: Counter,
     /// Seconds to the first byte.
-    pub first_byte: Histogram,
+    pub first_byte: LazyHistogram,
     /// Seconds to the last byte.
-    pub duration: Histogram,
+    pub duration: LazyHistogram,
     /// Seconds held.
-    pub hold: Histogram,
+    pub hold: LazyHistogram,
     succeeded: Counter,
     other_codes: Mutex<BTreeSet<u16>>,
     all: Arc<Metrics>,
@@ -455,8 +518,11 @@ mod tests {
         service.count_code(503);
         service.count_retry("connect");
         service.chosen("chat-0").inc();
+        assert!(!metrics.encode().expect("encodes").contains("le="));
+        service.first_byte.observe(0.1);
         let text = metrics.encode().expect("encodes");
         for line in [
+            r#"pagoda_gateway_time_to_first_byte_seconds_count{namespace="team",service="chat"} 1"#,
             r#"pagoda_gateway_held_requests{namespace="team",service="chat"} 0"#,
             r#"pagoda_gateway_route_pods{namespace="team",service="chat"} 0"#,
             r#"pagoda_gateway_in_flight_requests{namespace="team",service="chat"} 0"#,
@@ -466,6 +532,8 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }
+        let load = metrics.encode_load().expect("encodes");
+        assert!(load.contains("pagoda_gateway_held_requests{") && !load.contains("le="));
         service.forget_pod("chat-0");
         service.forget();
         assert!(!metrics.encode().expect("encodes").contains("team"));

@@ -54,7 +54,9 @@ impl Scraper {
     }
 
     async fn ask_gateway(&self, context: &Context, address: String) -> Option<Readings> {
-        let text = self.scrape(context, &address, "gateway").await?;
+        let text = self
+            .scrape(context, &address, "/metrics/load", "gateway")
+            .await?;
         // A gateway's text is long: what nobody asks for is not looked for.
         if !context.canaries().is_empty()
             && let Some(counts) = read(
@@ -91,7 +93,7 @@ impl Scraper {
 
     async fn ask_pod(&self, context: &Context, pod: &PodRow) -> Option<PodReading> {
         let address = pod_address::server(&pod.view)?;
-        let text = self.scrape(context, &address, "pod").await?;
+        let text = self.scrape(context, &address, "/metrics", "pod").await?;
         read(context, &address, "pod", PodReading::parse(&text))
     }
 
@@ -99,12 +101,13 @@ impl Scraper {
         &self,
         context: &Context,
         address: &str,
+        path: &str,
         target: &'static str,
     ) -> Option<String> {
         if !self.targets().is_due(address, Instant::now()) {
             return None;
         }
-        let url = format!("http://{address}/metrics");
+        let url = format!("http://{address}{path}");
         let answer = context.http.get(&url, TIMEOUT).await;
         self.targets().note(address, answer.is_ok(), Instant::now());
         match answer {
