@@ -30,6 +30,7 @@ use crate::{
     carry_out::carry_out,
     context::Context,
     dereference::{Surroundings, dereference},
+    events::{self, News},
     key::Key,
     lease::LeaseError,
     model_facts::model_facts,
@@ -152,7 +153,7 @@ async fn reconcile_service(
         }
     };
     if object.spec.replicas.is_none() {
-        settle_replicas(context, &service).await?;
+        settle_replicas(context, key, service.replicas).await?;
         // The change of the spec brings it back.
         return Ok(Done::new("ok", Some(REFUSED_RETRY)));
     }
@@ -261,7 +262,7 @@ impl Turn<'_> {
         let stores = &self.context.stores;
         let name = prefetch_name(&self.children.revision_name);
         let job = stores.jobs.get(&Key::new(self.key.namespace(), &name));
-        let job: Option<Job> = job.and_then(|json| serde_json::from_slice(&json).ok());
+        let job: Option<Job> = job.and_then(|packed| packed.read());
         let revision = Some(self.children.revision.as_str());
         let mut pods = stores.prefetch_pods_of(self.key);
         pods.retain(|pod| pod.revision.as_deref() == revision);
@@ -382,7 +383,21 @@ async fn refuse_unreadable(
     let uid = metadata.uid.as_deref().unwrap_or_default();
     let around = dereference(&context.stores, key, uid);
     let previous = InferenceServiceStatus::default();
-    let told = refuse(context, key, metadata, &previous, &refusal, &around, false).await?;
+    let told = match refuse(context, key, metadata, &previous, &refusal, &around, false).await {
+        // A rule of the definition that cannot be evaluated on such an object refuses every status for it.
+        Err(ReconcileError::Status(error)) if error.code() == 422 => {
+            let about = events::reference(key.namespace(), key.name(), uid);
+            let news = News {
+                warning: true,
+                reason: refusal.reason.into(),
+                action: "Reconcile".into(),
+                message: refusal.message,
+            };
+            events::publish(context, &about, news).await;
+            Told::Yes
+        }
+        told => told?,
+    };
     if told == Told::Yes {
         context.remember(key, |memory| memory.unreadable = Some(words));
     }
