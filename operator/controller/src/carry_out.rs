@@ -26,7 +26,7 @@ use crate::{
     dereference::Surroundings,
     key::Key,
     request::{RequestError, bounded},
-    stores::Json,
+    stores::Packed,
     telemetry,
 };
 
@@ -130,9 +130,9 @@ async fn remove_jobs(
     service: &Service,
     wanted: Option<&Child>,
 ) -> Result<(), ApplyError> {
-    for (key, json) in context.stores.jobs.of(&key(service)) {
+    for (key, packed) in context.stores.jobs.of(&key(service)) {
         let is_wanted = wanted.is_some_and(|job| job.name == key.name());
-        if !is_wanted && is_removable(&json, service) {
+        if !is_wanted && is_removable(&packed, service) {
             delete(context, service, ChildKind::Job, key.name()).await?;
         }
     }
@@ -148,11 +148,11 @@ async fn remove_config_maps(
     around: &Surroundings,
 ) -> Result<(), ApplyError> {
     let target = children.config_map.as_ref().map(|map| map.name.as_str());
-    for (key, json) in context.stores.config_maps.of(&key(service)) {
+    for (key, packed) in context.stores.config_maps.of(&key(service)) {
         let name = key.name();
         let stays = around.deployments.iter().any(|d| d.name == name)
             && !plan.delete.iter().any(|deleted| deleted == name);
-        if Some(name) != target && !stays && is_removable(&json, service) {
+        if Some(name) != target && !stays && is_removable(&packed, service) {
             delete(context, service, ChildKind::ConfigMap, name).await?;
         }
     }
@@ -164,8 +164,8 @@ fn key(service: &Service) -> Key {
 }
 
 /// Whether an object is this very service's, and not being deleted yet.
-fn is_removable(json: &Json, service: &Service) -> bool {
-    let Ok(object) = serde_json::from_slice::<DynamicObject>(json) else {
+fn is_removable(packed: &Packed, service: &Service) -> bool {
+    let Some(object) = packed.read::<DynamicObject>() else {
         return false;
     };
     let mut owners = object.metadata.owner_references.iter().flatten();

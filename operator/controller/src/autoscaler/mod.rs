@@ -16,9 +16,8 @@ use std::{
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use pagoda_crds::api::LastDecision;
-use pagoda_operator_core::{
-    autoscale::{Decision, History, PodReading, ServiceReadings, decide, observe},
-    validate::Service,
+use pagoda_operator_core::autoscale::{
+    Decision, History, PodReading, ServiceReadings, decide, observe,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -29,7 +28,7 @@ use crate::{
     heartbeat::Sign,
     key::Key,
     replicas::write_replicas,
-    stores::PodRow,
+    stores::{PodRow, ScaledSpec, ServiceRow},
 };
 use load::Meters;
 use scrape::Scraper;
@@ -89,16 +88,35 @@ struct Autoscaler {
 /// A service whose pods are asked in this round.
 struct Asked {
     key: Key,
-    /// Unless its number of pods is fixed.
-    scaled: Option<Arc<Service>>,
+    row: Arc<ServiceRow>,
     pods: Vec<Arc<PodRow>>,
+}
+
+impl Asked {
+    /// How it is scaled; not at all, when its number of pods is fixed.
+    fn scaled(&self) -> Option<Scaled<'_>> {
+        let spec = self.row.scaled.as_ref()?;
+        Some(Scaled {
+            key: &self.key,
+            uid: &self.row.uid,
+            spec,
+        })
+    }
+}
+
+/// A service that is scaled.
+#[derive(Clone, Copy)]
+struct Scaled<'a> {
+    key: &'a Key,
+    uid: &'a str,
+    spec: &'a ScaledSpec,
 }
 
 impl Autoscaler {
     async fn round(&mut self, context: &Context) {
         self.rounds += 1;
         let all = self.asked(context);
-        let any_scaled = all.iter().any(|asked| asked.scaled.is_some());
+        let any_scaled = all.iter().any(|asked| asked.row.scaled.is_some());
         let asks_gateways =
             any_scaled || self.rounds % GATEWAY_ROUNDS == 1 || !context.canaries().is_empty();
         let pods: Vec<&[Arc<PodRow>]> = all.iter().map(|asked| &asked.pods[..]).collect();
@@ -122,10 +140,12 @@ impl Autoscaler {
         let gateways = gateways.unwrap_or_default();
         let mut earlier = std::mem::take(&mut self.histories);
         for (asked, readings) in all.iter().zip(readings) {
-            if let Some(service) = &asked.scaled {
-                let history = earlier.remove(&service.uid).unwrap_or_default();
+            if let Some(service) = asked.scaled() {
+                let (uid, history) = earlier
+                    .remove_entry(service.uid)
+                    .unwrap_or_else(|| (service.uid.to_owned(), History::default()));
                 let (decision, history) = decision(service, &gateways, readings, history, now);
-                self.histories.insert(service.uid.clone(), history);
+                self.histories.insert(uid, history);
                 act(context, service, &decision).await;
             }
         }
@@ -146,9 +166,9 @@ impl Autoscaler {
             .map(|(key, row)| Asked {
                 pods: ready_pods(context, &key),
                 key,
-                scaled: row.scaled.clone(),
+                row,
             })
-            .filter(|asked| asked.scaled.is_some() || !asked.pods.is_empty())
+            .filter(|asked| asked.row.scaled.is_some() || !asked.pods.is_empty())
             .collect()
     }
 }
@@ -188,50 +208,47 @@ fn spread_news(context: &Context, gateways: &Arc<AllReadings>) {
 }
 
 fn decision(
-    service: &Service,
+    service: Scaled<'_>,
     gateways: &AllReadings,
     pods: Vec<Option<PodReading>>,
     history: History,
     now: u64,
 ) -> (Decision, History) {
-    let name = (service.namespace.clone(), service.name.clone());
+    let (key, spec) = (service.key, service.spec);
+    let name = (key.namespace().to_owned(), key.name().to_owned());
     let readings = ServiceReadings {
         gateways: of_service(gateways, &name),
         pods,
     };
-    let seen = observe(service.replicas, readings.pods.len() as u32, &readings);
-    decide(&service.scaling, &seen, history, now)
+    let seen = observe(spec.replicas, readings.pods.len() as u32, &readings);
+    decide(&spec.scaling, &seen, history, now)
 }
 
-fn key(service: &Service) -> Key {
-    Key::new(&service.namespace, &service.name)
-}
-
-async fn act(context: &Context, service: &Service, decision: &Decision) {
-    let key = key(service);
-    let reason_is_new = context.remember(&key, |memory| {
+async fn act(context: &Context, service: Scaled<'_>, decision: &Decision) {
+    let reason_is_new = context.remember(service.key, |memory| {
         memory.autoscaling.reason.replace(decision.reason) != Some(decision.reason)
     });
-    if decision.replicas != service.replicas {
+    if decision.replicas != service.spec.replicas {
         scale(context, service, decision).await;
     } else if reason_is_new {
-        context.queue.add(key, Duration::ZERO);
+        context.queue.add(service.key.clone(), Duration::ZERO);
     }
 }
 
-async fn scale(context: &Context, service: &Service, decision: &Decision) {
+async fn scale(context: &Context, service: Scaled<'_>, decision: &Decision) {
     if context.leadership.check().is_err() {
         return;
     }
-    let (from, to) = (service.replicas, decision.replicas);
-    if let Err(error) = write_replicas(context, service, to).await {
-        tracing::warn!(%error, namespace = service.namespace, name = service.name, "failed to scale; the next round tries again");
+    let key = service.key;
+    let (from, to) = (service.spec.replicas, decision.replicas);
+    if let Err(error) = write_replicas(context, key, to).await {
+        tracing::warn!(%error, namespace = key.namespace(), name = key.name(), "failed to scale; the next round tries again");
         return;
     }
     let why = decision.to_string();
     tracing::info!(
-        namespace = service.namespace,
-        name = service.name,
+        namespace = key.namespace(),
+        name = key.name(),
         from,
         to,
         why,
@@ -244,10 +261,10 @@ async fn scale(context: &Context, service: &Service, decision: &Decision) {
         to: to as i32,
         reason: why.clone(),
     };
-    context.remember(&key(service), |memory| {
+    context.remember(key, |memory| {
         memory.autoscaling.last_change = Some(change);
     });
-    let about = events::reference(&service.namespace, &service.name, &service.uid);
+    let about = events::reference(key.namespace(), key.name(), service.uid);
     let news = events::News {
         warning: false,
         reason: "Scaled".into(),

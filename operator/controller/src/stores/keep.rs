@@ -10,19 +10,23 @@ use std::sync::Arc;
 use kube::{Resource, ResourceExt, core::DeserializeGuard};
 use pagoda_crds::{InferenceService, names};
 use pagoda_operator_core::{
+    compare,
     placement::NodeView,
     rollout::DeploymentView,
     status::PodView,
-    validate::{Service, validate},
+    validate::{ScalingSettings, validate},
 };
 use serde::Serialize;
-use serde_json::Value;
 
-use super::table::Kept;
+use super::{
+    packed::{Packed, Packer},
+    table::Kept,
+};
 use crate::key::Key;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
+        batch::v1::Job,
         core::v1::{Node, Pod},
         discovery::v1::EndpointSlice,
     },
@@ -35,9 +39,6 @@ pub type Guarded = DeserializeGuard<InferenceService>;
 /// What `kubectl apply` notes on an object: a second copy of it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// JSON of an object, without what nobody here reads.
-pub type Json = Arc<[u8]>;
-
 /// An InferenceService.
 #[derive(Debug)]
 pub struct ServiceRow {
@@ -47,10 +48,19 @@ pub struct ServiceRow {
     pub generation: i64,
     /// What stands in it.
     pub content: Content,
-    /// Checked, when the autoscaler has to look after it.
-    pub scaled: Option<Arc<Service>>,
+    /// What the autoscaler needs of it, when it has to look after it.
+    pub scaled: Option<ScaledSpec>,
     /// Names that it claims for its model, and since when.
     pub claim: Option<Claim>,
+}
+
+/// What the autoscaler needs of a spec that passes every check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScaledSpec {
+    /// Pods that it asks for now.
+    pub replicas: u32,
+    /// How many it may ask for.
+    pub scaling: ScalingSettings,
 }
 
 /// Names of a model.
@@ -71,8 +81,8 @@ pub struct DeploymentRow {
     pub owner: Option<String>,
     /// Whether it is being deleted.
     pub leaving: bool,
-    /// All of it.
-    pub json: Json,
+    /// All of it but its status.
+    pub object: Packed,
 }
 
 /// A pod of a service.
@@ -88,7 +98,7 @@ pub struct PodRow {
 #[derive(Debug)]
 pub enum Content {
     /// An object that fits its type.
-    Readable(Json),
+    Readable(Packed),
     /// One that does not.
     Unreadable {
         /// Its metadata.
@@ -102,7 +112,7 @@ impl ServiceRow {
     /// The object, if it fits its type.
     pub fn object(&self) -> Option<InferenceService> {
         match &self.content {
-            Content::Readable(json) => serde_json::from_slice(json).ok(),
+            Content::Readable(packed) => packed.read(),
             Content::Unreadable { .. } => None,
         }
     }
@@ -133,7 +143,11 @@ fn kept<K: Resource<DynamicType = ()>, V>(
 }
 
 /// An InferenceService. `before` spares checking a spec again that is the same.
-pub fn service(object: Guarded, before: Option<Arc<ServiceRow>>) -> Option<Kept<Arc<ServiceRow>>> {
+pub fn service(
+    object: Guarded,
+    before: Option<Arc<ServiceRow>>,
+    packer: &Packer,
+) -> Option<Kept<Arc<ServiceRow>>> {
     let key = key_of(object.meta())?;
     let version = object.resource_version().unwrap_or_default();
     let uid = object.meta().uid.clone().unwrap_or_default();
@@ -151,8 +165,7 @@ pub fn service(object: Guarded, before: Option<Arc<ServiceRow>>) -> Option<Kept<
             } else {
                 same.map_or_else(|| scaled(&object), |b| b.scaled.clone())
             };
-            let json = serde_json::to_vec(&object).ok()?;
-            (Content::Readable(json.into()), scaled)
+            (Content::Readable(packer.pack(&object)?), scaled)
         }
         Err(invalid) => {
             let content = Content::Unreadable {
@@ -194,31 +207,39 @@ fn claim(object: &InferenceService) -> Claim {
     }
 }
 
-fn scaled(object: &InferenceService) -> Option<Arc<Service>> {
+fn scaled(object: &InferenceService) -> Option<ScaledSpec> {
     let service = validate(object).ok()?;
-    let scaling = &service.scaling;
+    let (replicas, scaling) = (service.replicas, service.scaling);
     (scaling.managed_by_pagoda && scaling.min_replicas != scaling.max_replicas)
-        .then(|| Arc::new(service))
+        .then_some(ScaledSpec { replicas, scaling })
 }
 
-/// A child, as JSON: knowing it saves writing it.
-pub fn child<K>(object: K) -> Option<Kept<Json>>
+/// A child, without its status: knowing it saves writing it.
+pub fn child<K>(object: K, packer: &Packer) -> Option<Kept<Packed>>
 where
     K: Resource<DynamicType = ()> + Serialize,
 {
     let service = named_by(&object, names::LABEL_SERVICE);
-    let json = reduced(&object)?;
-    kept(&object, service, json)
+    let packed = reduced(&object, packer)?;
+    kept(&object, service, packed)
+}
+
+/// A Job, with its status.
+pub fn job(mut object: Job, packer: &Packer) -> Option<Kept<Packed>> {
+    object.metadata.managed_fields = None;
+    let service = named_by(&object, names::LABEL_SERVICE);
+    let packed = packer.pack(&object)?;
+    kept(&object, service, packed)
 }
 
 /// A Deployment.
-pub fn deployment(object: Deployment) -> Option<Kept<Arc<DeploymentRow>>> {
+pub fn deployment(object: Deployment, packer: &Packer) -> Option<Kept<Arc<DeploymentRow>>> {
     let service = named_by(&object, names::LABEL_SERVICE);
     let row = DeploymentRow {
         view: DeploymentView::of(&object),
         owner: owner(&object),
         leaving: object.metadata.deletion_timestamp.is_some(),
-        json: reduced(&object)?,
+        object: reduced(&object, packer)?,
     };
     kept(&object, service, Arc::new(row))
 }
@@ -230,19 +251,10 @@ pub fn owner<K: Resource<DynamicType = ()>>(object: &K) -> Option<String> {
     controllers.next().map(|owner| owner.uid.clone())
 }
 
-/// The JSON of an object that was applied or seen.
-pub fn reduced<T: Serialize>(object: &T) -> Option<Json> {
+fn reduced<T: Serialize>(object: &T, packer: &Packer) -> Option<Packed> {
     let mut value = serde_json::to_value(object).ok()?;
-    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
-        if let Some(annotations) = metadata
-            .get_mut("annotations")
-            .and_then(Value::as_object_mut)
-        {
-            annotations.remove(LAST_APPLIED);
-        }
-    }
-    Some(serde_json::to_vec(&value).ok()?.into())
+    compare::reduce(&mut value);
+    packer.pack(&value)
 }
 
 /// A pod of a service.

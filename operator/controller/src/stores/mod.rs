@@ -1,18 +1,20 @@
 //! What the operator knows of the cluster: one watch for each kind and namespace, read into memory.
 //!
-//! Children and pods are watched by label, so that other people's objects cost nothing. They are kept as text, or as the
-//! few fields that decide: thousands of services are to fit where typed objects would need a gigabyte.
+//! Children and pods are watched by label, so that other people's objects cost nothing. They are kept as packed text, or
+//! as the few fields that decide: thousands of services are to fit where typed objects would need a gigabyte.
 
 mod fill;
 mod keep;
 mod names_index;
 mod nodes;
+mod packed;
 mod read;
 mod table;
 
-pub use keep::{Claim, Content, DeploymentRow, Guarded, Json, PodRow, ServiceRow};
+pub use keep::{Claim, Content, DeploymentRow, Guarded, PodRow, ScaledSpec, ServiceRow};
 pub use names_index::Names;
 pub use nodes::Nodes;
+pub use packed::Packed;
 pub use read::watch;
 pub use table::Table;
 
@@ -39,29 +41,29 @@ pub struct Stores {
     /// Deployments of all services.
     pub deployments: Arc<Table<Arc<DeploymentRow>>>,
     /// ConfigMaps of all services.
-    pub config_maps: Arc<Table<Json>>,
+    pub config_maps: Arc<Table<Packed>>,
     /// Jobs that bring models to nodes; none when they may not be read.
-    pub jobs: Arc<Table<Json>>,
+    pub jobs: Arc<Table<Packed>>,
     /// Nodes; none when they may not be read.
     pub nodes: Arc<Nodes>,
-    service_accounts: Arc<Table<Json>>,
-    core_services: Arc<Table<Json>>,
-    budgets: Arc<Table<Json>>,
+    service_accounts: Arc<Table<Packed>>,
+    core_services: Arc<Table<Packed>>,
+    budgets: Arc<Table<Packed>>,
     unread: watch_channel::Receiver<usize>,
 }
 
 impl Stores {
     /// A child as it was last seen.
     pub fn child(&self, kind: ChildKind, key: &Key) -> Option<Value> {
-        let json = match kind {
+        let packed = match kind {
             ChildKind::ConfigMap => self.config_maps.get(key)?,
             ChildKind::ServiceAccount => self.service_accounts.get(key)?,
             ChildKind::Service => self.core_services.get(key)?,
             ChildKind::PodDisruptionBudget => self.budgets.get(key)?,
-            ChildKind::Deployment => self.deployments.get(key)?.json.clone(),
+            ChildKind::Deployment => self.deployments.get(key)?.object.clone(),
             ChildKind::Job => self.jobs.get(key)?,
         };
-        serde_json::from_slice(&json).ok()
+        packed.read()
     }
 
     /// Pods of a service that serve, or will, by name.

@@ -3,7 +3,6 @@
 use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
-    batch::v1::Job,
     core::v1::{ConfigMap, Node, Service, ServiceAccount},
     policy::v1::PodDisruptionBudget,
 };
@@ -16,6 +15,7 @@ use super::{
     Names, Nodes, Stores,
     fill::{Fill, Observer, Unread},
     keep::{self, Guarded, ServiceRow},
+    packed::{Packed, Packer},
     table::{Kept, Table},
 };
 use crate::{
@@ -59,17 +59,23 @@ pub fn watch(
         services: reader.services(scopes, &names),
         pods: reader.namespaced(scopes, &ours, keep::pod),
         gateways: reader.optional(&system, &slices, keep::gateway),
-        deployments: reader.namespaced(scopes, &ours, keep::deployment),
-        config_maps: reader.namespaced::<ConfigMap, _>(scopes, &ours, keep::child),
-        jobs: reader.optional::<Job, _>(scopes, &ours, keep::child),
+        deployments: reader.packed(scopes, &ours, keep::deployment),
+        config_maps: reader.packed::<ConfigMap, Packed>(scopes, &ours, keep::child),
+        jobs: reader.optional(scopes, &ours, packing(keep::job)),
         nodes: reader.nodes(settings.watch_nodes),
-        service_accounts: reader.namespaced::<ServiceAccount, _>(scopes, &ours, keep::child),
-        core_services: reader.namespaced::<Service, _>(scopes, &ours, keep::child),
-        budgets: reader.namespaced::<PodDisruptionBudget, _>(scopes, &ours, keep::child),
+        service_accounts: reader.packed::<ServiceAccount, _>(scopes, &ours, keep::child),
+        core_services: reader.packed::<Service, _>(scopes, &ours, keep::child),
+        budgets: reader.packed::<PodDisruptionBudget, _>(scopes, &ours, keep::child),
         names,
         unread: reader.unread.subscribe(),
     };
     (stores, reader.watches)
+}
+
+/// Keeps objects of one kind, all of them by one packer.
+fn packing<K, V>(keep: fn(K, &Packer) -> Option<V>) -> impl Fn(K) -> Option<V> {
+    let packer = Packer::default();
+    move |object| keep(object, &packer)
 }
 
 /// Reads kinds into tables.
@@ -99,7 +105,7 @@ impl Reader<'_> {
         names: &Arc<Names>,
     ) -> Arc<Table<Arc<ServiceRow>>> {
         let table: Arc<Table<Arc<ServiceRow>>> = Arc::default();
-        let known = table.clone();
+        let (known, packer) = (table.clone(), Packer::default());
         let (names, queue) = (names.clone(), self.queue.clone());
         let plan = Plan {
             table: table.clone(),
@@ -108,7 +114,7 @@ impl Reader<'_> {
             keep: Arc::new(move |object: Guarded| {
                 let metadata = object.meta();
                 let key = Key::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?);
-                keep::service(object, known.get(&key))
+                keep::service(object, known.get(&key), &packer)
             }),
             delay: |before, after| {
                 let same =
@@ -130,7 +136,7 @@ impl Reader<'_> {
         &mut self,
         scopes: &[Option<&str>],
         labels: &str,
-        keep: fn(K) -> Option<Kept<V>>,
+        keep: impl Fn(K) -> Option<Kept<V>> + Send + Sync + 'static,
     ) -> Arc<Table<V>>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -140,12 +146,27 @@ impl Reader<'_> {
         self.labelled(scopes, labels, keep, false)
     }
 
+    /// The same, of a kind of which packed objects are kept.
+    fn packed<K, V>(
+        &mut self,
+        scopes: &[Option<&str>],
+        labels: &str,
+        keep: fn(K, &Packer) -> Option<Kept<V>>,
+    ) -> Arc<Table<V>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        self.namespaced(scopes, labels, packing(keep))
+    }
+
     /// The same, of a kind that the operator can do without.
     fn optional<K, V>(
         &mut self,
         scopes: &[Option<&str>],
         labels: &str,
-        keep: fn(K) -> Option<Kept<V>>,
+        keep: impl Fn(K) -> Option<Kept<V>> + Send + Sync + 'static,
     ) -> Arc<Table<V>>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -159,7 +180,7 @@ impl Reader<'_> {
         &mut self,
         scopes: &[Option<&str>],
         labels: &str,
-        keep: fn(K) -> Option<Kept<V>>,
+        keep: impl Fn(K) -> Option<Kept<V>> + Send + Sync + 'static,
         optional: bool,
     ) -> Arc<Table<V>>
     where
