@@ -32,7 +32,7 @@ pub struct Memory {
     /// Revision of a loaded model, and its facts.
     pub model: Option<(String, ModelInfo)>,
     /// What gateways counted in the present step of a canary.
-    pub gate: Option<Gate>,
+    pub gate: Option<Box<Gate>>,
     /// How far pods have come that fetch the model.
     pub fetching: Vec<FetchProgress>,
     /// What the pods carry, until it is told.
@@ -48,7 +48,7 @@ pub struct Memory {
     /// When a status was last written.
     pub told: Option<Instant>,
     /// That status, and the version that came of it, until the watch has brought it.
-    pub written: Option<(Version, InferenceServiceStatus)>,
+    pub written: Option<Box<(Version, InferenceServiceStatus)>>,
 }
 
 /// What all steps share.

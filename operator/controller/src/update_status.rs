@@ -80,7 +80,7 @@ pub async fn update_status(
     context.metrics.status_writes.inc();
     context.remember(subject.key, |memory| {
         memory.told = Some(Instant::now());
-        memory.written = Some((written, next.clone()));
+        memory.written = Some(Box::new((written, next.clone())));
     });
     let about = events::reference(namespace, name, subject.uid);
     for transition in transitions(previous, next) {
@@ -140,14 +140,14 @@ pub fn last_status(
         if memory
             .written
             .as_ref()
-            .is_some_and(|(version, _)| *version <= seen)
+            .is_some_and(|written| written.0 <= seen)
         {
             memory.written = None;
         }
         memory.written.clone()
     });
     match written {
-        Some((_, status)) => status,
+        Some(written) => written.1,
         None => object.status.clone().unwrap_or_default(),
     }
 }

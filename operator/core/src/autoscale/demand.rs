@@ -1,6 +1,6 @@
 //! What clients ask of a service, out of what gateways and pods counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{Observation, PodReading};
 use crate::exposition::{ExpositionError, declares, parse};
@@ -63,16 +63,15 @@ impl GatewayReading {
         if !declares(text, IN_FLIGHT) {
             return Err(ExpositionError::Malformed(IN_FLIGHT.to_owned()));
         }
-        let mut readings: BTreeMap<(String, String), Self> = BTreeMap::new();
+        // Several series for each service, and one copy of its name.
+        let mut readings: HashMap<(&str, &str), Self> = HashMap::new();
         for sample in parse(text, &[HELD, IN_FLIGHT, REQUESTS, ROUTE_PODS])? {
             let (Some(namespace), Some(service)) =
                 (sample.label("namespace"), sample.label("service"))
             else {
                 continue;
             };
-            let reading = readings
-                .entry((namespace.to_owned(), service.to_owned()))
-                .or_default();
+            let reading = readings.entry((namespace, service)).or_default();
             match sample.name {
                 HELD => reading.held += sample.count(),
                 IN_FLIGHT => reading.in_flight += sample.count(),
@@ -80,7 +79,12 @@ impl GatewayReading {
                 _ => reading.finished += sample.count(),
             }
         }
-        Ok(readings)
+        let named = readings.into_iter();
+        Ok(named
+            .map(|((namespace, service), reading)| {
+                ((namespace.to_owned(), service.to_owned()), reading)
+            })
+            .collect())
     }
 }
 
