@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
@@ -20,6 +21,8 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+const PIECE_BYTES: usize = 64 << 10;
+
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// One file to serve.
@@ -28,7 +31,9 @@ pub struct Served {
     /// Its content.
     pub bytes: Bytes,
     /// The first download ends with a broken connection after so many bytes.
-    pub cut_first_after: Option<usize>,
+    cut_first_after: Option<usize>,
+    /// Bytes that went out.
+    sent: Arc<AtomicUsize>,
 }
 
 impl Served {
@@ -37,6 +42,15 @@ impl Served {
         Self {
             bytes: bytes.into(),
             cut_first_after: None,
+            sent: Arc::default(),
+        }
+    }
+
+    /// The same with a first download that ends with a broken connection after so many bytes.
+    pub fn cut_first_after(self, bytes: usize) -> Self {
+        Self {
+            cut_first_after: Some(bytes),
+            ..self
         }
     }
 }
@@ -101,15 +115,10 @@ impl FileServer {
             .collect()
     }
 
-    /// Bytes of `name` that were asked for, over all requests.
-    pub fn asked_bytes(&self, name: &str) -> usize {
-        let whole = self.state.files.get(&format!("/{name}"));
-        let whole = whole.map_or(0, |file| file.bytes.len());
-        let asked = |range: Option<String>| match range.as_deref().and_then(parse_range) {
-            Some((start, end)) => end.unwrap_or(whole).min(whole).saturating_sub(start),
-            None => whole,
-        };
-        self.ranges(name).into_iter().map(asked).sum()
+    /// Bytes of `name` that went out, over all requests: a client may ask for more and hang up.
+    pub fn sent_bytes(&self, name: &str) -> usize {
+        let file = self.state.files.get(&format!("/{name}"));
+        file.map_or(0, |file| file.sent.load(Ordering::Relaxed))
     }
 
     /// The `Authorization` headers with which `name` was asked for, in order.
@@ -211,7 +220,7 @@ fn part(
     let wanted = file.bytes.slice(start..end);
     let mut response = match cut {
         Some(after) => broken(wanted.slice(..after.min(wanted.len()))),
-        None => plain(StatusCode::OK, wanted),
+        None => counted(wanted, file.sent.clone()),
     };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, (end - start).into());
@@ -238,6 +247,17 @@ fn plain(status: StatusCode, bytes: Bytes) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response
+}
+
+/// Goes out piece by piece, each counted as it is taken.
+fn counted(bytes: Bytes, sent: Arc<AtomicUsize>) -> Response<Body> {
+    let starts = (0..bytes.len()).step_by(PIECE_BYTES);
+    let pieces = starts.map(move |start| {
+        let piece = bytes.slice(start..bytes.len().min(start + PIECE_BYTES));
+        sent.fetch_add(piece.len(), Ordering::Relaxed);
+        Ok(Frame::data(piece))
+    });
+    Response::new(BodyExt::boxed_unsync(StreamBody::new(stream::iter(pieces))))
 }
 
 fn broken(bytes: Bytes) -> Response<Body> {

@@ -19,10 +19,7 @@ fn a_model_comes_over_https_resumed_after_a_cut_and_checked_against_its_hash() {
     on_cluster("https", |bed| async move {
         let bytes = model_bytes()?;
         let cut_at = bytes.len() / 2;
-        let served = Served {
-            bytes: bytes.clone(),
-            cut_first_after: Some(cut_at),
-        };
+        let served = Served::whole(bytes.clone()).cut_first_after(cut_at);
         let server = serve(&bed, [("model.gguf", served)]).await?;
         let manifest = over_https(&server, "fetched", "model.gguf", Some(&sha256(&bytes)));
         bed.apply(&manifest).await?;

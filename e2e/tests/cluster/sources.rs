@@ -23,10 +23,10 @@ fn a_model_comes_from_a_hugging_face_mirror_with_a_token() {
         bed.apply(&from(&server, "mirrored", uri)?).await?;
         bed.ready("mirrored").await?;
         bed.answers("mirrored").await?;
-        let (asked, whole) = (server.asked_bytes(name), model_bytes()?.len());
+        let (asked, whole) = (server.sent_bytes(name), model_bytes()?.len());
         ensure!(
             (whole..whole * 3 / 2).contains(&asked),
-            "{asked} bytes were asked for, of a file of {whole}"
+            "{asked} bytes were sent, of a file of {whole}"
         );
         let bearer = format!("Bearer {TOKEN}");
         let asked = server.authorizations(name);

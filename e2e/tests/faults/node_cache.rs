@@ -38,10 +38,10 @@ pub fn pods_of_a_node_download_a_model_once_and_a_later_one_not_at_all() {
             };
             bed.apply(&pods(2)).await?;
             bed.ready_pods("shared", 2).await?;
-            let asked = server.asked_bytes(FILE);
+            let asked = server.sent_bytes(FILE);
             ensure!(
                 (bytes.len()..bytes.len() * 3 / 2).contains(&asked),
-                "{asked} bytes were asked for, of a file of {}",
+                "{asked} bytes were sent, of a file of {}",
                 bytes.len()
             );
             let requests = server.ranges(FILE).len();

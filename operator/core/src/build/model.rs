@@ -151,11 +151,10 @@ fn arguments(uri: &str, source: &Source, setup: &Setup) -> Vec<String> {
     words.chain(destination).chain(flags.flatten()).collect()
 }
 
-/// Holds a cached file for a server that does not hold it itself, so that making room for other models passes it over.
-/// A sidecar: it ends after the server.
+/// Holds a cached file as long as the pod lives, so that making room for other models passes it over. An engine holds it as
+/// well, but not between a crash and its next start, and nothing would bring the file again. A sidecar: it ends after the server.
 pub(super) fn lock(service: &Service, source: &Source, setup: &Setup) -> Option<Value> {
-    let needed = service.foreign.is_some() && cache(source, setup).is_some();
-    needed.then(|| {
+    cache(source, setup).map(|_| {
         let path = path(source, setup);
         let args = ["hold", &path];
         let name = names::CONTAINER_MODEL_LOCK;

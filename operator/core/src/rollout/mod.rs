@@ -127,7 +127,9 @@ fn stage(cast: &Cast<'_>, previous: &InferenceServiceStatus) -> Stage {
     if cast.wanted == 0 {
         return at_zero(cast, status);
     }
-    if cast.target_ready >= cast.wanted {
+    // As many pods as the service needs do not end a canary: its share of a small service may be all of them.
+    let judged = status.phase != RolloutPhase::Canary;
+    if judged && cast.target_ready >= cast.wanted {
         return Stage::Settled;
     }
     advance(cast, &mut status);

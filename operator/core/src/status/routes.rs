@@ -1,7 +1,7 @@
 //! Whether requests find the service: gateways know it, and its names are its own.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use super::{ROUTES_READY, conditions::Draft};
 use crate::autoscale::GatewayReading;
@@ -72,7 +72,8 @@ pub(super) fn routes_ready(view: Option<&RouteView>, previous: Option<&Condition
 /// (creation, then `namespace/name`), and `namespace/name` of a service is always its own.
 #[derive(Clone, Debug, Default)]
 pub struct NameIndex {
-    claims: HashMap<String, BTreeSet<(i64, String)>>,
+    /// Sorted: the first owns the name. Nearly always there is one.
+    claims: HashMap<String, Vec<(i64, String)>>,
     services: BTreeMap<String, (i64, Vec<String>)>,
 }
 
@@ -92,7 +93,13 @@ impl NameIndex {
         for name in names {
             let claims = self.claims.entry(name.clone()).or_default();
             touched.extend(claims.iter().map(|(_, other)| other.clone()));
-            claims.insert((created_seconds, qualified.to_owned()));
+            let claim = (created_seconds, qualified.to_owned());
+            if let Err(place) = claims.binary_search(&claim) {
+                if claims.is_empty() {
+                    claims.reserve_exact(1);
+                }
+                claims.insert(place, claim);
+            }
         }
         let service = (created_seconds, names.to_vec());
         self.services.insert(qualified.to_owned(), service);
@@ -110,7 +117,7 @@ impl NameIndex {
             let Some(claims) = self.claims.get_mut(&name) else {
                 continue;
             };
-            claims.remove(&(created_seconds, qualified.to_owned()));
+            claims.retain(|(_, service)| service != qualified);
             touched.extend(claims.iter().map(|(_, other)| other.clone()));
             if claims.is_empty() {
                 self.claims.remove(&name);

@@ -71,6 +71,23 @@ fn a_canary_grows_step_by_step_and_then_takes_over_whole() {
 }
 
 #[test]
+fn a_canary_with_as_many_pods_as_the_service_has_is_judged_before_it_takes_over() {
+    let mut cluster = Cluster::at_rest(1, rollout());
+    cluster.release("b", Kind::Good(5));
+    cluster.settle();
+    assert_eq!(
+        (cluster.phase(), cluster.ready("a"), cluster.ready("b")),
+        (Some(RolloutPhase::Canary), 1, 1)
+    );
+    cluster.gate = Some(gate(0, 20, 9));
+    cluster.settle();
+    assert_eq!(
+        (cluster.phase(), cluster.ready("a"), cluster.spec("b")),
+        (Some(RolloutPhase::RolledBack), 1, Some(0))
+    );
+}
+
+#[test]
 fn a_canary_that_does_worse_is_rolled_back_with_the_numbers() {
     let mut cluster = Cluster::at_rest(4, rollout());
     cluster.release("b", Kind::Good(5));
