@@ -127,13 +127,23 @@ fn stage(cast: &Cast<'_>, previous: &InferenceServiceStatus) -> Stage {
     if cast.wanted == 0 {
         return at_zero(cast, status);
     }
-    // As many pods as the service needs do not end a canary: its share of a small service may be all of them.
-    let judged = status.phase != RolloutPhase::Canary;
-    if judged && cast.target_ready >= cast.wanted {
+    if has_taken_over(cast, &status) {
         return Stage::Settled;
     }
     advance(cast, &mut status);
+    if has_taken_over(cast, &status) {
+        return Stage::Settled;
+    }
     Stage::Under(status)
+}
+
+/// Pods enough do not end a canary: its share of a small service may be all of them.
+fn has_taken_over(cast: &Cast<'_>, status: &RolloutStatus) -> bool {
+    let ends = !matches!(
+        status.phase,
+        RolloutPhase::Canary | RolloutPhase::RolledBack
+    );
+    ends && cast.target_ready >= cast.wanted
 }
 
 /// The autoscaler took all pods in the middle of a rollout, or the spec changed while there were none.
