@@ -30,7 +30,9 @@ pub fn readings(
             memory.gate = None;
             return None;
         };
-        let gate = memory.gate.get_or_insert_with(|| Box::new(Gate::new(step, now)));
+        let gate = memory
+            .gate
+            .get_or_insert_with(|| Box::new(Gate::new(step, now)));
         if gate.step != step {
             **gate = Gate::new(step, now);
         }

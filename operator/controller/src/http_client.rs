@@ -7,11 +7,13 @@ use http::{Request, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
+    rt::{TokioExecutor, TokioTimer},
 };
 
 /// More than any honest answer; a larger one is refused, not read.
 const MAX_BYTES: usize = 16 << 20;
+/// A connection holds some 20 KiB of buffers; most pods are asked twice a minute, and cost as much only while they are.
+const IDLE: Duration = Duration::from_secs(2);
 
 /// Why there is no answer to use.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +42,7 @@ pub enum FetchError {
     },
 }
 
-/// A client that keeps its connections.
+/// A client that keeps the connections of those who are asked every second.
 #[derive(Clone)]
 pub struct HttpClient {
     inner: Client<HttpConnector, Empty<Bytes>>,
@@ -52,7 +54,8 @@ impl Default for HttpClient {
         connector.set_connect_timeout(Some(Duration::from_secs(1)));
         connector.set_nodelay(true);
         let inner = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(Duration::from_secs(30))
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(1)
             .build(connector);
         Self { inner }

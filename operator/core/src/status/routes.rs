@@ -109,7 +109,7 @@ impl NameIndex {
 
     /// Removes a service, and returns the others whose names may lead elsewhere now.
     pub fn remove(&mut self, qualified: &str) -> Vec<String> {
-        let Some((created_seconds, names)) = self.services.remove(qualified) else {
+        let Some((_, names)) = self.services.remove(qualified) else {
             return Vec::new();
         };
         let mut touched: Vec<String> = self.claimants(qualified).collect();
