@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Uri};
+use http::{Request, Uri, header::CONNECTION};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -63,15 +63,29 @@ impl Default for HttpClient {
 }
 
 impl HttpClient {
-    /// The body of a 200.
+    /// The body of a 200, from someone who is asked again soon.
     pub async fn get(&self, url: &str, limit: Duration) -> Result<Bytes, FetchError> {
-        match tokio::time::timeout(limit, self.get_unbounded(url)).await {
+        self.get_bounded(url, limit, false).await
+    }
+
+    /// The same, from someone who is not: the connection ends with the answer.
+    pub async fn get_once(&self, url: &str, limit: Duration) -> Result<Bytes, FetchError> {
+        self.get_bounded(url, limit, true).await
+    }
+
+    async fn get_bounded(
+        &self,
+        url: &str,
+        limit: Duration,
+        once: bool,
+    ) -> Result<Bytes, FetchError> {
+        match tokio::time::timeout(limit, self.get_unbounded(url, once)).await {
             Ok(result) => result,
             Err(_) => Err(FetchError::Timeout(url.to_owned())),
         }
     }
 
-    async fn get_unbounded(&self, url: &str) -> Result<Bytes, FetchError> {
+    async fn get_unbounded(&self, url: &str, once: bool) -> Result<Bytes, FetchError> {
         let transport = |reason: String| FetchError::Transport {
             url: url.to_owned(),
             reason,
@@ -79,7 +93,11 @@ impl HttpClient {
         let uri: Uri = url
             .parse()
             .map_err(|_| FetchError::Address(url.to_owned()))?;
-        let request = Request::get(uri)
+        let mut request = Request::get(uri);
+        if once {
+            request = request.header(CONNECTION, "close");
+        }
+        let request = request
             .body(Empty::new())
             .map_err(|e| transport(e.to_string()))?;
         let response = self

@@ -18,6 +18,7 @@ pub mod endpoints;
 pub mod events;
 pub mod fetch_progress;
 pub mod gateways;
+pub mod heap;
 pub mod heartbeat;
 pub mod http_client;
 pub mod http_server;

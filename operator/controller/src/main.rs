@@ -8,7 +8,7 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use pagoda_operator::{
     autoscaler, boot,
     context::Context,
-    fetch_progress,
+    fetch_progress, heap,
     heartbeat::{self, Patience},
     http_server, lease,
     metrics::Metrics,
@@ -92,6 +92,7 @@ async fn run(settings: Settings, client: kube::Client) -> anyhow::Result<()> {
             queue.stuck()
         });
     let scaling = health.heartbeats.expect("the autoscaler", SCALING);
+    heap::keep_trimmed().context("failed to start a thread")?;
     let dead = heartbeat::guard(health.heartbeats.clone()).context("failed to start a thread")?;
     let mut reconciles = tokio::spawn(workers::run(context.clone(), health.clone()));
     let mut scaler = tokio::spawn(autoscaler::run(context.clone(), scaling));

@@ -86,7 +86,7 @@ async fn ask(context: &Context, key: Key, revision: String, address: &str) {
         return;
     };
     let url = format!("http://{address}/v1/models");
-    let body = context.http.get(&url, TIMEOUT).await;
+    let body = context.http.get_once(&url, TIMEOUT).await;
     let facts = body
         .ok()
         .and_then(|body| serde_json::from_slice::<Models>(&body).ok())
