@@ -22,7 +22,8 @@ async fn a_client_that_leaves_a_stream_ends_its_generation() {
     read_until(response, |text| text.matches("data:").count() > 5).await;
     pod.wait_for_metric("vllm:num_requests_running", |running| running == 0)
         .await;
-    assert_eq!(pod.metric("pagoda_kv_blocks_used").await, 0);
+    pod.wait_for_metric("pagoda_kv_blocks_used", |used| used == 0)
+        .await;
     let generated = pod.metric("vllm:generation_tokens_total").await;
     assert!(
         generated < 100,
