@@ -1,16 +1,20 @@
 //! One listener that stands for every pod of a sandbox, where all their addresses are local. It answers as they do when
 //! nobody asks them anything, so that the operator does all its scraping and finds no load.
 
+use std::io::ErrorKind::AddrInUse;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 /// The engine's.
 const PORT: u16 = 8000;
 const LONGEST_HEAD: usize = 16 << 10;
+const BIND_PATIENCE: Duration = Duration::from_secs(5);
 /// What the simulated executor says of itself.
 const MODELS: &str = r#"{"object":"list","data":[{"id":"m","object":"model","pagoda":{"executor":"simulated","simulated":true,"architecture":"simulated","quantization":"none","bytes":0,"loadMilliseconds":1,"contextTokens":4096}}]}"#;
 const METRICS: &str = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name=\"m\"} 0\n\
@@ -23,13 +27,25 @@ pub struct StandIn {
 
 impl StandIn {
     pub async fn start() -> Result<Self> {
-        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot stand in for pods at {address}"))?;
         Ok(Self {
-            listening: tokio::spawn(accept(listener)),
+            listening: tokio::spawn(accept(bind().await?)),
         })
+    }
+}
+
+/// The listener of an earlier bed of this process ends a moment after its value.
+async fn bind() -> Result<TcpListener> {
+    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+    let began = Instant::now();
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == AddrInUse && began.elapsed() < BIND_PATIENCE => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            bound => {
+                return bound.with_context(|| format!("cannot stand in for pods at {address}"));
+            }
+        }
     }
 }
 
