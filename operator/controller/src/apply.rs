@@ -34,7 +34,7 @@ pub enum ApplyError {
     /// Nobody can help but the user: said in a condition.
     #[error("{}", .0.message)]
     Refused(Refusal),
-    /// A child of an earlier service of this name is still being deleted; it comes again by itself.
+    /// A child is still being deleted; it comes again by itself.
     #[error("{kind} {namespace}/{name} is still being deleted")]
     Leaving {
         /// Kind of the child.
@@ -190,26 +190,26 @@ pub(crate) fn resource(kind: ChildKind) -> ApiResource {
     )
 }
 
-/// Fails unless the object is this very service's own.
+/// Fails unless the object is the service's own.
 fn check_owner(service: &Service, child: &Child, observed: &Value) -> Result<(), ApplyError> {
     let metadata = &observed["metadata"];
     let owners = metadata["ownerReferences"]
         .as_array()
         .map_or(&[][..], Vec::as_slice);
     let owner = owners.iter().find(|owner| owner["controller"] == true);
-    let ours = owner.is_some_and(|owner| owner["uid"] == service.uid.as_str());
+    // Of this service, or of one that was deleted and made again: no other can have had its name. Such a child is taken
+    // over, for the garbage collector that missed the deletion never comes.
+    let ours = owner.is_some_and(|owner| {
+        owner["kind"] == names::KIND && owner["name"] == service.name.as_str()
+    });
     let leaving = metadata
         .get("deletionTimestamp")
         .is_some_and(|time| !time.is_null());
-    // A service that was deleted and made again: the garbage collector is at work on the earlier one's children.
-    let namesake = owner.is_some_and(|owner| {
-        owner["kind"] == names::KIND && owner["name"] == service.name.as_str()
-    });
     let (kind, name) = (child.kind.as_str(), &child.name);
     if ours && !leaving {
         return Ok(());
     }
-    if leaving || namesake {
+    if leaving {
         return Err(ApplyError::Leaving {
             kind,
             namespace: service.namespace.clone(),

@@ -26,7 +26,7 @@ use crate::{
     dereference::Surroundings,
     key::Key,
     request::{RequestError, bounded},
-    stores::Packed,
+    stores::{Packed, owner},
     telemetry,
 };
 
@@ -163,14 +163,13 @@ fn key(service: &Service) -> Key {
     Key::new(&service.namespace, &service.name)
 }
 
-/// Whether an object is this very service's, and not being deleted yet.
+/// Whether an object is a service's own, and not being deleted yet.
 fn is_removable(packed: &Packed, service: &Service) -> bool {
     let Some(object) = packed.read::<DynamicObject>() else {
         return false;
     };
-    let mut owners = object.metadata.owner_references.iter().flatten();
     object.metadata.deletion_timestamp.is_none()
-        && owners.any(|owner| owner.controller == Some(true) && owner.uid == service.uid)
+        && owner(&object.metadata) == Some(service.name.as_str())
 }
 
 fn unless_gone<T>(result: Result<T, RequestError>) -> Result<(), RequestError> {

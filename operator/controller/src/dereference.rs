@@ -35,12 +35,12 @@ impl Surroundings {
 }
 
 /// Looks around a service.
-pub fn dereference(stores: &Stores, key: &Key, uid: &str) -> Surroundings {
+pub fn dereference(stores: &Stores, key: &Key) -> Surroundings {
     let rows = stores.deployments.of(key);
     let own: Vec<_> = rows
         .into_iter()
         .map(|(_, row)| row)
-        .filter(|row| row.owner.as_deref() == Some(uid))
+        .filter(|row| row.owner.as_deref() == Some(key.name()))
         .collect();
     let leaving = own.iter().filter(|row| row.leaving);
     Surroundings {

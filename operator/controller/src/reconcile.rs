@@ -138,8 +138,7 @@ async fn reconcile_service(
         return Ok(Done::new("ok", None));
     }
     let metadata = &object.metadata;
-    let uid = metadata.uid.as_deref().unwrap_or_default();
-    let around = step("dereference").in_scope(|| dereference(&context.stores, key, uid));
+    let around = step("dereference").in_scope(|| dereference(&context.stores, key));
     let previous = last_status(context, key, object);
     let service = match step("validate").in_scope(|| validate(object)) {
         Ok(service) => service,
@@ -381,7 +380,7 @@ async fn refuse_unreadable(
         message: format!("the object cannot be read: {error}"),
     };
     let uid = metadata.uid.as_deref().unwrap_or_default();
-    let around = dereference(&context.stores, key, uid);
+    let around = dereference(&context.stores, key);
     let previous = InferenceServiceStatus::default();
     let told = match refuse(context, key, metadata, &previous, &refusal, &around, false).await {
         // A rule of the definition that cannot be evaluated on such an object refuses every status for it.

@@ -237,18 +237,20 @@ pub fn deployment(object: Deployment, packer: &Packer) -> Option<Kept<Arc<Deploy
     let service = named_by(&object, names::LABEL_SERVICE);
     let row = DeploymentRow {
         view: DeploymentView::of(&object),
-        owner: owner(&object),
+        owner: owner(&object.metadata).map(str::to_owned),
         leaving: object.metadata.deletion_timestamp.is_some(),
         object: reduced(&object, packer)?,
     };
     kept(&object, service, Arc::new(row))
 }
 
-/// UID of an object's controller.
-pub fn owner<K: Resource<DynamicType = ()>>(object: &K) -> Option<String> {
-    let owners = object.owner_references().iter();
-    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
-    controllers.next().map(|owner| owner.uid.clone())
+/// Name of the InferenceService that controls an object: of the one that is there, or of an earlier one of the same name, whose
+/// children the garbage collector should have taken, and sometimes never does.
+pub fn owner(metadata: &ObjectMeta) -> Option<&str> {
+    let owners = metadata.owner_references.iter().flatten();
+    let mut ours =
+        owners.filter(|owner| owner.controller == Some(true) && owner.kind == names::KIND);
+    ours.next().map(|owner| owner.name.as_str())
 }
 
 fn reduced<T: Serialize>(object: &T, packer: &Packer) -> Option<Packed> {

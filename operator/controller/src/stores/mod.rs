@@ -11,7 +11,7 @@ mod packed;
 mod read;
 mod table;
 
-pub use keep::{Claim, Content, DeploymentRow, Guarded, PodRow, ScaledSpec, ServiceRow};
+pub use keep::{Claim, Content, DeploymentRow, Guarded, PodRow, ScaledSpec, ServiceRow, owner};
 pub use names_index::Names;
 pub use nodes::Nodes;
 pub use packed::Packed;
