@@ -118,6 +118,43 @@ pub fn a_child_that_another_takes_over_is_left_to_them_and_said_in_a_condition()
     });
 }
 
+/// A service that is deleted and made again while the garbage collector does not look leaves children behind that it never
+/// comes for: it knows objects by name, and sees no deletion.
+pub fn what_an_earlier_service_of_the_name_left_behind_is_taken_over() {
+    on_stage("inherited", |stage| async move {
+        stage.services_at_rest(&["again".to_owned()]).await?;
+        let uid = stage.bed.service("again").await?["metadata"]["uid"].clone();
+        for kind in CHILD_KINDS {
+            let api = stage.children_of_kind(kind);
+            let name = stage.child(kind, "again").await?.name_any();
+            let earlier = json!({
+                "apiVersion": "serving.pagoda.dev/v1alpha1", "kind": "InferenceService", "name": "again",
+                "uid": "5f1d7a52-0000-4000-8000-000000000000", "controller": true,
+            });
+            let patch = json!({"metadata": {"ownerReferences": [earlier]}});
+            api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+                .await?;
+            // Or made anew, where the garbage collector is quicker.
+            eventually(
+                &format!("the {kind} is the service's"),
+                PATIENCE,
+                async || {
+                    let owners = api.get(&name).await?.metadata.owner_references;
+                    let owners = owners.unwrap_or_default();
+                    ensure!(
+                        owners.len() == 1 && json!(owners[0].uid) == uid,
+                        "owners are {owners:?}"
+                    );
+                    Ok(())
+                },
+            )
+            .await?;
+        }
+        stage.bed.ready("again").await?;
+        stage.rests().await
+    });
+}
+
 async fn still_works(stage: &Stage, service: &str, sequences: u32) -> Result<()> {
     stage.change(service, sequences).await?;
     stage.carried_out(service, sequences).await

@@ -78,7 +78,8 @@ fn at_once() -> Vec<Trial> {
         children:
             each_child_that_is_deleted_or_edited_is_put_right,
             a_child_that_another_takes_over_is_left_to_them_and_said_in_a_condition,
-            a_foreign_object_under_a_childs_name_is_refused_and_never_touched;
+            a_foreign_object_under_a_childs_name_is_refused_and_never_touched,
+            what_an_earlier_service_of_the_name_left_behind_is_taken_over;
         namespaces:
             a_namespace_that_is_terminating_costs_no_hot_loop_and_hinders_no_other,
             an_exceeded_quota_of_children_is_said_and_heals_when_it_is_raised,
