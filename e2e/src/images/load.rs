@@ -119,7 +119,12 @@ pub fn load_model(
 }
 
 /// Imports `archive` as `name` unless the cluster has an image of that name, which must say what is in it.
-pub(super) fn load(cluster: &Cluster, archive: &Archive, name: &ImageName, progress: &Progress) -> Result<()> {
+pub(super) fn load(
+    cluster: &Cluster,
+    archive: &Archive,
+    name: &ImageName,
+    progress: &Progress,
+) -> Result<()> {
     let containerd = cluster.containerd();
     if containerd.images()?.contains(&name.full()) {
         progress.step(format!("image {} is there", name.short()));
