@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider as _;
-use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+use rustls::{ClientConfig, RootCertStore};
 use tracing::{Span, Subscriber, field, info_span};
 use tracing_subscriber::{Layer, filter::filter_fn, registry::LookupSpan};
 
@@ -31,22 +32,44 @@ pub struct TelemetryError {
 /// Sends traces to a collector at this base address. What it does not take is dropped: traces never hold up a reconcile.
 /// A TLS provider must be installed.
 pub fn traces(endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
+    let failed = |reason: String| TelemetryError {
+        endpoint: endpoint.to_owned(),
+        reason,
+    };
     let base = endpoint.trim_end_matches('/');
     let exporter = SpanExporter::builder()
         .with_http()
+        .with_http_client(client().map_err(failed)?)
         .with_endpoint(format!("{}{PATH}", base.trim_end_matches(PATH)))
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(EXPORT_TIMEOUT)
         .build()
-        .map_err(|error| TelemetryError {
-            endpoint: endpoint.to_owned(),
-            reason: error.to_string(),
-        })?;
+        .map_err(|error| failed(error.to_string()))?;
     let resource = Resource::builder().with_service_name(SERVICE).build();
     Ok(SdkTracerProvider::builder()
         .with_resource(resource)
         .with_batch_exporter(exporter)
         .build())
+}
+
+/// Trusts the public web's roots that the program carries: the image has no certificates of a system's.
+fn client() -> Result<reqwest::blocking::Client, String> {
+    let roots = RootCertStore {
+        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+    };
+    let tls = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let build = || {
+        reqwest::blocking::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .timeout(EXPORT_TIMEOUT)
+            .build()
+    };
+    // A blocking client has a runtime of its own, which may not be made within another.
+    let built = std::thread::scope(|scope| scope.spawn(build).join());
+    let built = built.map_err(|_| "the thread that builds the client panicked".to_owned())?;
+    built.map_err(|error| error.to_string())
 }
 
 /// Passes the spans of reconciles on, and no others.
