@@ -290,9 +290,17 @@ impl<'a> Chaos<'a> {
             Action::LoseNode { node } => self.lose_node(node).await,
             Action::Quota { namespace } => self.services.close(namespace).await,
             Action::QuotaGone { namespace } => self.services.open(namespace).await,
-            Action::KillApiServer => self.bed.plane.restart("apiserver"),
+            Action::KillApiServer => self.lose_control_plane(),
             _ => self.act_on_operator(action).await,
         }
+    }
+
+    /// Kubernetes' own garbage collector, when it lists anew, sees no deletion of what was made again under the same name meanwhile, and
+    /// for ever leaves what the deleted one owned, such as a Deployment's ReplicaSet. One that starts with the API server knows
+    /// better.
+    fn lose_control_plane(&mut self) -> Result<()> {
+        self.bed.plane.restart("apiserver")?;
+        self.bed.plane.restart("controller-manager")
     }
 
     async fn act_on_operator(&mut self, action: &Action) -> Result<()> {

@@ -116,10 +116,11 @@ pub(super) fn load(
     (told != LoadStatus::default()).then_some(told)
 }
 
-/// The new figure if it says something that the old one did not.
+/// The new figure if it says something that the old one did not. That a service which never did anything does nothing is no
+/// news.
 fn news(old: Option<i64>, new: Option<i64>) -> Option<i64> {
     let (Some(before), Some(now)) = (old, new) else {
-        return new.or(old);
+        return new.filter(|now| *now > 0).or(old);
     };
     let small = (now - before).abs() * 100 < NEWS_PERCENT * before.max(now);
     Some(if small { before } else { now })
