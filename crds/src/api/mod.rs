@@ -121,7 +121,7 @@ use serde::{Deserialize, Serialize};
     )
 )]
 #[x_kube(validation = (
-    "self.engine.executor != 'simulated' || oldSelf.engine.executor == 'simulated'",
+    "self.engine.executor != 'simulated' || oldSelf.engine.executor == 'simulated' || has(oldSelf.engine.image)",
     "engine.executor may not become simulated: whoever asks this service for a real model's answers would get made-up text; create another service"
 ))]
 #[serde(rename_all = "camelCase")]
