@@ -505,9 +505,12 @@ async fn is_taken_back(bed: &Bed, service: &str, old: &str, better: &Value) -> R
             pods.keys()
         );
     }
+    // Whoever asked the bad one may have given up, and a canary that nobody asks is not judged.
+    let load = Load::start(&bed.gateway, &bed.chat(service, 5), 4);
     bed.apply(better).await?;
     let next = at_rest(bed, service).await?;
     ensure!(next != old && next != bad, "revision {next} serves");
+    load.stop().await.unharmed()?;
     Ok(message)
 }
 

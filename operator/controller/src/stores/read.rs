@@ -50,22 +50,25 @@ pub fn watch(
     };
     let scopes = settings.scopes();
     let scopes = &scopes[..];
-    let ours = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY_OPERATOR);
+    // Pods that fetch ahead of a rollout belong to no service's selector.
+    let pods = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY_OPERATOR);
+    // Who edits another label of a child must not make it invisible: nobody would ever put it right, or delete it.
+    let children = names::LABEL_SERVICE;
     let service = &settings.gateway_service;
     let slices = format!("{}={service}", names::LABEL_SLICE_SERVICE);
     let system = [Some(settings.system_namespace.as_str())];
     let names = Arc::<Names>::default();
     let stores = Stores {
         services: reader.services(scopes, &names),
-        pods: reader.namespaced(scopes, &ours, keep::pod),
+        pods: reader.namespaced(scopes, &pods, keep::pod),
         gateways: reader.optional(&system, &slices, keep::gateway),
-        deployments: reader.packed(scopes, &ours, keep::deployment),
-        config_maps: reader.packed::<ConfigMap, Packed>(scopes, &ours, keep::child),
-        jobs: reader.optional(scopes, &ours, packing(keep::job)),
+        deployments: reader.packed(scopes, children, keep::deployment),
+        config_maps: reader.packed::<ConfigMap, Packed>(scopes, children, keep::child),
+        jobs: reader.optional(scopes, children, packing(keep::job)),
         nodes: reader.nodes(settings.watch_nodes),
-        service_accounts: reader.packed::<ServiceAccount, _>(scopes, &ours, keep::child),
-        core_services: reader.packed::<Service, _>(scopes, &ours, keep::child),
-        budgets: reader.packed::<PodDisruptionBudget, _>(scopes, &ours, keep::child),
+        service_accounts: reader.packed::<ServiceAccount, _>(scopes, children, keep::child),
+        core_services: reader.packed::<Service, _>(scopes, children, keep::child),
+        budgets: reader.packed::<PodDisruptionBudget, _>(scopes, children, keep::child),
         names,
         unread: reader.unread.subscribe(),
     };
