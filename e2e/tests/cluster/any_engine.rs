@@ -1,12 +1,11 @@
 //! Another OpenAI-compatible server under the same operator, gateway and autoscaler: llama.cpp's own, with the real model.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::DeleteParams;
 use pagoda_e2e::images::LLAMA_SERVER_IMAGE;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, PATIENCE, eventually, on_cluster, pod_name, pod_uid};
+use crate::bed::{Bed, PATIENCE, eventually, on_cluster, pod_name};
+use crate::faults::replace;
 use crate::load::Load;
 use crate::manifests::on_cpu;
 
@@ -49,22 +48,7 @@ fn llama_server_answers_behind_the_gateway_and_drains_without_a_cut_stream() {
             anyhow::bail!("none has")
         })
         .await?;
-        bed.api::<Pod>()
-            .delete(&pod_name(&victim), &DeleteParams::default())
-            .await?;
-        eventually(
-            "the deleted pod is gone and replaced",
-            PATIENCE,
-            async || {
-                let now = bed.ready_pods("llama", 2).await?;
-                ensure!(
-                    now.iter().all(|pod| pod_uid(pod) != pod_uid(&victim)),
-                    "it is still there"
-                );
-                Ok(())
-            },
-        )
-        .await?;
+        replace(&bed, "llama", &victim).await?;
         load.stop().await.unharmed()
     });
 }

@@ -78,25 +78,30 @@ fn a_deleted_pod_drains_and_no_request_notices() {
             busiest_pod(&bed, "drained").await
         })
         .await?;
-        bed.api::<Pod>()
-            .delete(&pod_name(&victim), &DeleteParams::default())
-            .await?;
-        eventually(
-            "the deleted pod is gone and replaced",
-            PATIENCE,
-            async || {
-                let now = bed.ready_pods("drained", 2).await?;
-                ensure!(
-                    now.iter().all(|pod| pod_uid(pod) != pod_uid(&victim)),
-                    "it is still there"
-                );
-                Ok(())
-            },
-        )
-        .await?;
+        replace(&bed, "drained", &victim).await?;
         ensure!(pods.len() == 2, "there were two pods");
         load.stop().await.unharmed()
     });
+}
+
+/// Deletes one of a service's two pods and waits until it is gone, and two are ready again.
+pub async fn replace(bed: &Bed, service: &str, victim: &Pod) -> Result<()> {
+    bed.api::<Pod>()
+        .delete(&pod_name(victim), &DeleteParams::default())
+        .await?;
+    eventually(
+        "the deleted pod is gone and replaced",
+        PATIENCE,
+        async || {
+            let now = bed.ready_pods(service, 2).await?;
+            ensure!(
+                now.iter().all(|pod| pod_uid(pod) != pod_uid(victim)),
+                "it is still there"
+            );
+            Ok(())
+        },
+    )
+    .await
 }
 
 /// Generation and status of a service, without the load that its requests make.

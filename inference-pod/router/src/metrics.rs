@@ -119,8 +119,8 @@ fn histograms() -> Histograms {
 impl Default for Metrics {
     fn default() -> Self {
         let mut metrics = Self {
-            registry: Registry::with_prefix(PREFIX),
-            load: Registry::with_prefix(PREFIX),
+            registry: Registry::default(),
+            load: Registry::default(),
             in_flight: Family::default(),
             held: Family::default(),
             ready_pods: Family::default(),
@@ -138,16 +138,51 @@ impl Default for Metrics {
             open_connections: Gauge::default(),
             body_bytes: Gauge::default(),
         };
-        register_load(&metrics.load_families(), &mut metrics.registry);
-        register_load(&metrics.load_families(), &mut metrics.load);
-        metrics.register();
+        let [mut registry, mut load] = [(); 2].map(|()| Registry::with_prefix(PREFIX));
+        metrics.register_load(&mut registry);
+        metrics.register_others(&mut registry);
+        metrics.register_load(&mut load);
+        (metrics.registry, metrics.load) = (registry, load);
         metrics
     }
 }
 
 impl Metrics {
-    fn register(&mut self) {
-        let registry = &mut self.registry;
+    /// What tells a service's load.
+    fn register_load(&self, registry: &mut Registry) {
+        registry.register(
+            "in_flight_requests",
+            "Requests given to pods and not finished",
+            self.in_flight.clone(),
+        );
+        registry.register(
+            "held_requests",
+            "Requests waiting for a pod that can take them",
+            self.held.clone(),
+        );
+        registry.register(
+            "route_pods",
+            "Ready pods of each service that this gateway knows",
+            self.ready_pods.clone(),
+        );
+        registry.register(
+            "requests",
+            "Finished requests by status code; 499 is a client that left",
+            self.requests.clone(),
+        );
+        registry.register(
+            "revision_requests",
+            "Attempts at pods of each revision while a canary runs; 4xx and clients that left count neither way",
+            self.revision_requests.clone(),
+        );
+        registry.register(
+            "revision_ttft_seconds",
+            "From passing a request on to a pod until the first byte of its answer, of each revision while a canary runs",
+            self.revision_ttft.clone(),
+        );
+    }
+
+    fn register_others(&self, registry: &mut Registry) {
         registry.register(
             "ready_pods",
             "Pods that may be given requests",
@@ -199,17 +234,6 @@ impl Metrics {
             "Bytes of request bodies held in memory",
             self.body_bytes.clone(),
         );
-    }
-
-    fn load_families(&self) -> LoadFamilies {
-        LoadFamilies {
-            in_flight: self.in_flight.clone(),
-            held: self.held.clone(),
-            route_pods: self.ready_pods.clone(),
-            requests: self.requests.clone(),
-            revision_requests: self.revision_requests.clone(),
-            revision_ttft: self.revision_ttft.clone(),
-        }
     }
 
     /// The metrics in the OpenMetrics text format.
@@ -284,49 +308,6 @@ fn encode(registry: &Registry) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, registry)?;
     Ok(text)
-}
-
-/// What tells a service's load.
-struct LoadFamilies {
-    in_flight: Family<ServiceLabels, Gauge>,
-    held: Family<ServiceLabels, Gauge>,
-    route_pods: Family<ServiceLabels, Gauge>,
-    requests: Family<CodeLabels, Counter>,
-    revision_requests: Family<RevisionOutcomeLabels, Counter>,
-    revision_ttft: RevisionHistograms,
-}
-
-fn register_load(families: &LoadFamilies, registry: &mut Registry) {
-    registry.register(
-        "in_flight_requests",
-        "Requests given to pods and not finished",
-        families.in_flight.clone(),
-    );
-    registry.register(
-        "held_requests",
-        "Requests waiting for a pod that can take them",
-        families.held.clone(),
-    );
-    registry.register(
-        "route_pods",
-        "Ready pods of each service that this gateway knows",
-        families.route_pods.clone(),
-    );
-    registry.register(
-        "requests",
-        "Finished requests by status code; 499 is a client that left",
-        families.requests.clone(),
-    );
-    registry.register(
-        "revision_requests",
-        "Attempts at pods of each revision while a canary runs; 4xx and clients that left count neither way",
-        families.revision_requests.clone(),
-    );
-    registry.register(
-        "revision_ttft_seconds",
-        "From passing a request on to a pod until the first byte of its answer, of each revision while a canary runs",
-        families.revision_ttft.clone(),
-    );
 }
 
 /// A histogram whose series begin with its first observation: a service that nobody asks costs no buckets.

@@ -6,10 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use pagoda_source::{
-    FetchError, FetchRequest, Fetched, ModelUri, Phase, PlainHttp, Progress, RetryPolicy,
-    Sha256Digest, fetch,
+    FetchError, FetchRequest, Fetched, ModelUri, Phase, PlainHttp, Progress, Sha256Digest, fetch,
 };
-use server::{Reply, Server};
+use server::{Reply, Server, request};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -19,24 +18,6 @@ fn body() -> Vec<u8> {
 
 fn digest(bytes: &[u8]) -> Sha256Digest {
     Sha256Digest(Sha256::digest(bytes).into())
-}
-
-/// A directory, and a request into it that retries fast.
-fn request(uri: &str) -> (TempDir, FetchRequest) {
-    let directory = tempfile::tempdir().unwrap();
-    let uri = ModelUri::parse(uri, PlainHttp::LoopbackOnly).unwrap();
-    let retry = RetryPolicy {
-        attempts: 4,
-        first_delay: Duration::from_millis(1),
-        longest_delay: Duration::from_millis(4),
-        stall_timeout: Duration::from_secs(20),
-        ..RetryPolicy::default()
-    };
-    let request = FetchRequest {
-        retry,
-        ..FetchRequest::new(uri, directory.path().join("model.gguf"))
-    };
-    (directory, request)
 }
 
 async fn run(request: &FetchRequest) -> Result<Fetched, FetchError> {

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use pagoda_source::{
-    FetchError, FetchRequest, Fetched, ModelUri, PlainHttp, RetryPolicy, Sha256Digest, fetch,
-};
+use pagoda_source::{FetchError, FetchRequest, Fetched, Sha256Digest, fetch};
 use server::{Head, Reply, Server};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -33,21 +31,15 @@ fn made(seed: u32) -> Vec<u8> {
 }
 
 fn request(server: &Server) -> (TempDir, FetchRequest) {
-    let directory = tempfile::tempdir().unwrap();
-    let uri = ModelUri::parse(&server.uri("/model.gguf"), PlainHttp::LoopbackOnly).unwrap();
-    let retry = RetryPolicy {
-        attempts: 4,
-        first_delay: Duration::from_millis(1),
-        longest_delay: Duration::from_millis(4),
-        stall_timeout: Duration::from_secs(20),
-        ..RetryPolicy::default()
-    };
-    let request = FetchRequest {
-        retry,
-        connections: 4,
-        ..FetchRequest::new(uri, directory.path().join("model.gguf"))
-    };
-    (directory, request)
+    let (directory, request) = server::request(&server.uri("/model.gguf"));
+    let connections = 4;
+    (
+        directory,
+        FetchRequest {
+            connections,
+            ..request
+        },
+    )
 }
 
 async fn run(request: &FetchRequest) -> Result<Fetched, FetchError> {

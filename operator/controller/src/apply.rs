@@ -4,6 +4,7 @@
 //! A child that already is what would be applied costs no request. An object under a child's name that another owns is never
 //! touched. Children are applied in the order in which they need each other.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api,
     api::{DynamicObject, GetParams, Patch, PatchParams},
@@ -16,6 +17,7 @@ use pagoda_operator_core::{
     status::Refusal,
     validate::Service,
 };
+use serde::Deserialize as _;
 use serde_json::Value;
 use tracing::Instrument;
 
@@ -25,6 +27,7 @@ use crate::{
     lease::LeaseError,
     metrics::Application,
     request::{RequestError, bounded},
+    stores::owner,
     telemetry,
 };
 
@@ -192,29 +195,18 @@ pub(crate) fn resource(kind: ChildKind) -> ApiResource {
 
 /// Fails unless the object is the service's own.
 fn check_owner(service: &Service, child: &Child, observed: &Value) -> Result<(), ApplyError> {
-    let metadata = &observed["metadata"];
-    let owners = metadata["ownerReferences"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
-    let owner = owners.iter().find(|owner| owner["controller"] == true);
-    // Of this service, or of one that was deleted and made again: no other can have had its name. Such a child is taken
-    // over, for the garbage collector that missed the deletion never comes.
-    let ours = owner.is_some_and(|owner| {
-        owner["kind"] == names::KIND && owner["name"] == service.name.as_str()
-    });
-    let leaving = metadata
-        .get("deletionTimestamp")
-        .is_some_and(|time| !time.is_null());
+    let metadata = ObjectMeta::deserialize(&observed["metadata"]).unwrap_or_default();
     let (kind, name) = (child.kind.as_str(), &child.name);
-    if ours && !leaving {
-        return Ok(());
-    }
-    if leaving {
+    if metadata.deletion_timestamp.is_some() {
         return Err(ApplyError::Leaving {
             kind,
             namespace: service.namespace.clone(),
             name: name.clone(),
         });
+    }
+    // What an earlier service of this name left is taken over: no other can have had it.
+    if owner(&metadata) == Some(service.name.as_str()) {
+        return Ok(());
     }
     Err(ApplyError::Refused(Refusal {
         reason: "NameConflict",

@@ -10,7 +10,7 @@ use crate::{key::Key, stores::Stores};
 /// The world around a service.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
-    /// Its Deployments, one for each revision. Of an earlier service of its name, none.
+    /// Its Deployments, one for each revision. Those that an earlier service of its name left are among them.
     pub deployments: Vec<DeploymentView>,
     /// Names of those that are being deleted.
     pub leaving: Vec<String>,

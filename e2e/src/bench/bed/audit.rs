@@ -161,6 +161,15 @@ pub fn by_resource<'a>(writes: impl Iterator<Item = &'a Write>) -> Vec<(String, 
     counts
 }
 
+/// The same in words.
+pub fn in_words(writes: &[Write]) -> String {
+    let counts = by_resource(writes.iter()).into_iter();
+    let words: Vec<String> = counts
+        .map(|(what, count)| format!("{count} {what}"))
+        .collect();
+    words.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

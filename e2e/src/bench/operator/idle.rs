@@ -7,7 +7,7 @@ use pagoda_e2e::operator_process::OperatorProcess;
 
 use super::Run;
 use super::report::{Figure, Report};
-use crate::bed::audit::{AuditLog, Write, by_resource};
+use crate::bed::audit::{AuditLog, Write, in_words};
 
 const SAY_EVERY: Duration = Duration::from_mins(1);
 
@@ -65,11 +65,7 @@ fn tell(report: &mut Report, count: u32, length: Duration, writes: &[Write], per
         value: writes.len() as f64,
         target: 0.0,
         unit: "",
-        note: by_resource(writes.iter())
-            .iter()
-            .map(|(what, count)| format!("{count} {what}"))
-            .collect::<Vec<_>>()
-            .join(", "),
+        note: in_words(writes),
     });
     report.figure(Figure {
         key: "idle_cpu_percent",

@@ -8,7 +8,7 @@ use pagoda_e2e::operator_process::OperatorProcess;
 use super::report::{Figure, Report};
 use super::{QUIET, Run};
 use crate::bed::Bed;
-use crate::bed::audit::{AuditLog, Write, by_resource};
+use crate::bed::audit::{AuditLog, Write, in_words};
 
 const POLL: Duration = Duration::from_millis(50);
 /// No reconcile for this long ends the first round.
@@ -76,11 +76,7 @@ fn tell(run: &Run<'_>, report: &mut Report, start: &Start, writes: &[Write]) {
         value: writes.len() as f64,
         target: 0.0,
         unit: "",
-        note: by_resource(writes.iter())
-            .iter()
-            .map(|(what, count)| format!("{count} {what}"))
-            .collect::<Vec<_>>()
-            .join(", "),
+        note: in_words(writes),
     });
 }
 

@@ -6,12 +6,32 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pagoda_source::{FetchRequest, ModelUri, PlainHttp, RetryPolicy};
+use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+/// A directory, and a request into it that retries fast.
+pub fn request(uri: &str) -> (TempDir, FetchRequest) {
+    let directory = tempfile::tempdir().unwrap();
+    let uri = ModelUri::parse(uri, PlainHttp::LoopbackOnly).unwrap();
+    let retry = RetryPolicy {
+        attempts: 4,
+        first_delay: Duration::from_millis(1),
+        longest_delay: Duration::from_millis(4),
+        stall_timeout: Duration::from_secs(20),
+        ..RetryPolicy::default()
+    };
+    let request = FetchRequest {
+        retry,
+        ..FetchRequest::new(uri, directory.path().join("model.gguf"))
+    };
+    (directory, request)
+}
 
 /// What a request asked for.
 #[derive(Debug, Clone)]

@@ -77,7 +77,7 @@ pub struct Claim {
 pub struct DeploymentRow {
     /// What counts of it.
     pub view: DeploymentView,
-    /// UID of the service that controls it.
+    /// Name of the service that controls it.
     pub owner: Option<String>,
     /// Whether it is being deleted.
     pub leaving: bool,
