@@ -3,6 +3,7 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -176,7 +177,6 @@ impl Reply {
     }
 
     async fn send(&self, stream: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
-        tokio::time::sleep(self.delay).await;
         if self.status > 0 {
             let length = match self.announced {
                 Some(bytes) => format!("Content-Length: {bytes}"),
@@ -222,12 +222,20 @@ impl Reply {
     }
 }
 
+/// Requests that wait for an answer. One whose answer is under way is not counted: its client may have read or left it
+/// and asked again before the server can know.
+#[derive(Default)]
+struct Unanswered {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
 /// The server; it ends when dropped.
 pub struct Server {
     address: std::net::SocketAddr,
     certificate: Option<String>,
     requests: Arc<Mutex<Vec<Head>>>,
-    open: Arc<Mutex<(usize, usize)>>,
+    unanswered: Arc<Unanswered>,
     task: JoinHandle<()>,
 }
 
@@ -262,28 +270,22 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = requests.clone();
-        let open = Arc::new(Mutex::new((0, 0)));
-        let counted = open.clone();
+        let unanswered = Arc::new(Unanswered::default());
+        let counted = unanswered.clone();
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (script, seen, tls) = (script.clone(), seen.clone(), tls.clone());
                 let counted = counted.clone();
                 tokio::spawn(async move {
-                    {
-                        let mut open = counted.lock().unwrap();
-                        open.0 += 1;
-                        open.1 = open.1.max(open.0);
-                    }
                     match tls {
-                        None => answer(stream, &script, &seen).await,
+                        None => answer(stream, &script, &seen, &counted).await,
                         Some(tls) => {
                             if let Ok(stream) = tls.accept(stream).await {
-                                answer(stream, &script, &seen).await;
+                                answer(stream, &script, &seen, &counted).await;
                             }
                         }
                     }
-                    counted.lock().unwrap().0 -= 1;
                 });
             }
         });
@@ -291,7 +293,7 @@ impl Server {
             address,
             certificate,
             requests,
-            open,
+            unanswered,
             task,
         }
     }
@@ -309,9 +311,9 @@ impl Server {
         self.address.port()
     }
 
-    /// Requests that are being answered, and the most there were at a time.
-    pub fn open_and_most(&self) -> (usize, usize) {
-        *self.open.lock().unwrap()
+    /// The most requests at a time that waited for an answer.
+    pub fn most_unanswered(&self) -> usize {
+        self.unanswered.most.load(Ordering::SeqCst)
     }
 
     pub fn certificate_pem(&self) -> &str {
@@ -333,6 +335,7 @@ async fn answer(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     script: &Script,
     seen: &Mutex<Vec<Head>>,
+    unanswered: &Unanswered,
 ) {
     let mut text = Vec::new();
     while !text.ends_with(b"\r\n\r\n") {
@@ -347,6 +350,10 @@ async fn answer(
         seen.push(head.clone());
         script(seen.len() - 1, &head)
     };
+    let now = unanswered.now.fetch_add(1, Ordering::SeqCst) + 1;
+    unanswered.most.fetch_max(now, Ordering::SeqCst);
+    tokio::time::sleep(reply.delay).await;
+    unanswered.now.fetch_sub(1, Ordering::SeqCst);
     // The client may leave in the middle; that is its right.
     let _ = reply.send(&mut stream).await;
 }
