@@ -10,6 +10,8 @@ mod pod_template;
 mod rollout;
 mod routing;
 mod scaling;
+mod scaling_behavior;
+mod scaling_sources;
 mod status;
 
 pub use engine::Engine;
@@ -19,9 +21,13 @@ pub use pod_template::{OverlayMetadata, PodTemplateOverlay};
 pub use rollout::{Canary, Rollout, RolloutStrategy};
 pub use routing::{Hold, Routing, RoutingPolicy};
 pub use scaling::{ManagedBy, Metric, Scaling, Target};
+pub use scaling_behavior::{
+    Behavior, Panic, PolicyKind, ScalingPolicy, ScalingRules, SelectPolicy,
+};
+pub use scaling_sources::{LookAhead, PrometheusQuery, PrometheusTargets, Schedule};
 pub use status::{
-    FailedRevision, FetchStatus, InferenceServiceStatus, LastDecision, LoadStatus, ModelStatus,
-    RevisionStatus, RolloutPhase, RolloutStatus, ScalingStatus, TrafficShare,
+    CapacityStatus, FailedRevision, FetchStatus, InferenceServiceStatus, LastDecision, LoadStatus,
+    ModelStatus, RevisionStatus, RolloutPhase, RolloutStatus, ScalingStatus, TrafficShare,
 };
 
 use kube::{CustomResource, KubeSchema};

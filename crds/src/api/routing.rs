@@ -36,6 +36,12 @@ pub struct Hold {
     #[serde(default = "hold_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
+    /// Seconds after which a held request that asks for a stream is answered with 200 and comments that keep its connection
+    /// open, for clients and proxies that give up on silence. An error can then only come as an event of the stream. 0 leaves
+    /// the answer to the pod.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 3600))]
+    pub early_stream_seconds: u32,
 }
 
 impl Default for Hold {
@@ -43,6 +49,7 @@ impl Default for Hold {
         Self {
             max_requests: hold_requests(),
             timeout_seconds: hold_seconds(),
+            early_stream_seconds: 0,
         }
     }
 }

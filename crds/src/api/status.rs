@@ -171,6 +171,40 @@ pub struct ScalingStatus {
     /// The last time that their number changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_decision: Option<LastDecision>,
+    /// The last changes of their number, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    pub history: Vec<LastDecision>,
+    /// What pods were seen to carry within their latency target, by revision and hardware. Rounded, so that it is written
+    /// when it changes much.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub capacity: Vec<CapacityStatus>,
+}
+
+/// What a pod was seen to carry.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CapacityStatus {
+    /// Revision of the pods.
+    pub revision: String,
+    /// What they run on: the node's accelerator product, or its instance type, or cpu.
+    pub hardware: String,
+    /// Tokens that a pod generates per second at its latency target, for requests like the present ones; absent until known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<i64>,
+    /// Prompt tokens that a pod takes in per second when it does nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_tokens_per_second: Option<i64>,
+    /// Microseconds of a decode step with one sequence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_step_microseconds: Option<i64>,
+    /// Microseconds that each further sequence adds to a decode step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_sequence_microseconds: Option<i64>,
+    /// Milliseconds from the creation of a pod until it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_milliseconds: Option<i64>,
 }
 
 /// A change of the number of pods.

@@ -39,14 +39,16 @@ pub(super) struct Writes {
     children: usize,
     statuses: usize,
     events: usize,
+    /// Numbers of pods, each of which makes a new generation of its service.
+    scales: usize,
 }
 
 impl fmt::Display for Writes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "each service, {} children, {} statuses and {} events, of the same content",
-            self.children, self.statuses, self.events
+            "each service, {} children, {} numbers of pods, {} statuses and {} events, of the same content",
+            self.children, self.scales, self.statuses, self.events
         )
     }
 }
@@ -72,6 +74,7 @@ impl Writes {
             children: kinds.iter().map(|kind| of(&kind.plural)).sum(),
             statuses,
             events: of("events"),
+            scales: of("inferenceservices/scale"),
         })
     }
 }
@@ -183,7 +186,9 @@ async fn write_one(client: Arc<Client>, writes: &Writes, index: usize, count: us
         let api: Api<DynamicObject> = Api::namespaced_with((*client).clone(), &key.0, kind);
         api.patch(&name, &parameters, &Patch::Apply(&child)).await?;
     }
-    let status = template.for_service(&template.status, &key, &uid)?;
+    let generation = scale(&client, &key, share(writes.scales, index, count)).await?;
+    let mut status = template.for_service(&template.status, &key, &uid)?;
+    status["observedGeneration"] = json!(generation);
     write_statuses(&client, &key, status, share(writes.statuses, index, count)).await?;
     for _ in 0..share(writes.events, index, count) {
         write_event(&client, &key, &uid).await?;
@@ -194,6 +199,17 @@ async fn write_one(client: Arc<Client>, writes: &Writes, index: usize, count: us
 /// The part of `total` that falls to the `index`-th of `count`: together exactly `total`.
 fn share(total: usize, index: usize, count: usize) -> usize {
     (index + 1) * total / count - index * total / count
+}
+
+/// Writes a number of pods as often, each another one, and returns the generation that comes of it.
+async fn scale(client: &Client, key: &Key, times: usize) -> Result<i64> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.0, &resource());
+    for time in 0..times {
+        let patch = json!({"spec": {"replicas": (time + 1) % 2}});
+        api.patch_scale(&key.1, &PatchParams::default(), &Patch::Merge(&patch))
+            .await?;
+    }
+    Ok(1 + times as i64)
 }
 
 /// Each differs from the one before, or the API server would have nothing to store.

@@ -63,7 +63,7 @@ impl History {
         recommended: u32,
         now: Millis,
     ) -> u32 {
-        let window = u64::from(settings.stabilization_seconds) * 1000;
+        let window = u64::from(settings.behavior.down.window_seconds) * 1000;
         while self
             .recommendations
             .front()

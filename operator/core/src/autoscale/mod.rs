@@ -21,7 +21,7 @@ pub use pod_reading::PodReading;
 use pagoda_crds::api::Metric;
 use std::fmt;
 
-use crate::validate::{ScalingSettings, TargetSetting};
+use crate::validate::{ScalingSettings, TargetSetting, TargetValue};
 
 /// Milliseconds on a clock that never goes back.
 pub type Millis = u64;
@@ -132,7 +132,10 @@ impl fmt::Display for Decision {
             .filter_map(|r| Some((r.target, r.demand_milli?)));
         for (i, (target, demand_milli)) in known.enumerate() {
             let separator = if i == 0 { ": " } else { ", " };
-            let (demand, each) = (decimal(demand_milli), decimal(target.milli));
+            let TargetValue::Each { milli } = target.value else {
+                continue;
+            };
+            let (demand, each) = (decimal(demand_milli), decimal(milli));
             write!(
                 f,
                 "{separator}{} {demand}, target {each} a pod",
@@ -230,10 +233,15 @@ fn recommend(
         let demand_milli = match target.metric {
             Metric::InFlightRequests => seen.demand.in_flight_milli(),
             Metric::RequestsPerSecond => rate_milli,
+            _ => None,
         };
-        let wanted = demand_milli.map_or(current, |demand| {
-            by_ratio(demand, target.milli, current, settings.tolerance_percent)
-        });
+        let tolerance_percent = settings.behavior.up.tolerance_milli / 10;
+        let wanted = match (demand_milli, target.value) {
+            (Some(demand), TargetValue::Each { milli }) => {
+                by_ratio(demand, milli, current, tolerance_percent)
+            }
+            _ => current,
+        };
         let replicas = if seen.demand.complete && demand_milli.is_some() {
             wanted
         } else {

@@ -1,16 +1,42 @@
 use super::*;
+use crate::validate::{BehaviorSettings, RulesSettings};
+use pagoda_crds::api::{PolicyKind, ScalingPolicy, SelectPolicy};
 use proptest::prelude::*;
+
+/// No limit to the pace; both directions with the same tolerance.
+fn behavior(tolerance_percent: u32, down_window_seconds: u32) -> BehaviorSettings {
+    let rules = |window_seconds| RulesSettings {
+        tolerance_milli: tolerance_percent * 10,
+        window_seconds,
+        select: SelectPolicy::Max,
+        policies: vec![ScalingPolicy {
+            kind: PolicyKind::Pods,
+            value: 1_000_000,
+            period_seconds: 1,
+        }],
+    };
+    BehaviorSettings {
+        up: rules(0),
+        down: rules(down_window_seconds),
+    }
+}
 
 fn settings(min: u32, max: u32, target_milli: u64) -> ScalingSettings {
     ScalingSettings {
         min_replicas: min,
         max_replicas: max,
         idle_seconds: 30,
-        tolerance_percent: 10,
-        stabilization_seconds: 60,
+        window_seconds: 1,
+        prometheus: None,
+        behavior: behavior(10, 60),
+        panic: None,
+        follows_trend: false,
+        expects_recurrence: false,
         targets: vec![TargetSetting {
             metric: Metric::InFlightRequests,
-            milli: target_milli,
+            value: TargetValue::Each {
+                milli: target_milli,
+            },
         }],
         managed_by_pagoda: true,
     }
@@ -263,7 +289,7 @@ fn requests_per_second_come_from_the_growth_of_arrivals() {
     let settings = ScalingSettings {
         targets: vec![TargetSetting {
             metric: Metric::RequestsPerSecond,
-            milli: 5000,
+            value: TargetValue::Each { milli: 5000 },
         }],
         ..settings(1, 10, 1)
     };
@@ -294,9 +320,9 @@ fn a_counter_that_restarts_makes_the_rate_unknown_and_nothing_shrinks() {
     let settings = ScalingSettings {
         targets: vec![TargetSetting {
             metric: Metric::RequestsPerSecond,
-            milli: 1000,
+            value: TargetValue::Each { milli: 1000 },
         }],
-        stabilization_seconds: 0,
+        behavior: behavior(10, 0),
         ..settings(1, 10, 1)
     };
     let looks = [100, 110, 120, 130, 0, 1].map(|finished| {
@@ -323,7 +349,7 @@ fn the_largest_of_several_targets_wins() {
     let mut settings = settings(1, 10, 8000);
     settings.targets.push(TargetSetting {
         metric: Metric::RequestsPerSecond,
-        milli: 1000,
+        value: TargetValue::Each { milli: 1000 },
     });
     let looks = (0..5).map(|second| {
         let gateway = GatewayReading {
@@ -444,11 +470,11 @@ fn a_server_that_counts_nothing_finished_tells_no_arrivals() {
 prop_compose! {
     fn any_settings()(min in 0_u32..6, extra in 0_u32..8, target in 1_u64..20_000, tolerance in 0_u32..60, window in 0_u32..40,
         idle in 1_u32..40, rate in proptest::option::of(1_u64..20_000)) -> ScalingSettings {
-        let mut targets = vec![TargetSetting { metric: Metric::InFlightRequests, milli: target }];
-        targets.extend(rate.map(|milli| TargetSetting { metric: Metric::RequestsPerSecond, milli }));
+        let mut targets = vec![TargetSetting { metric: Metric::InFlightRequests, value: TargetValue::Each { milli: target } }];
+        targets.extend(rate.map(|milli| TargetSetting { metric: Metric::RequestsPerSecond, value: TargetValue::Each { milli } }));
         ScalingSettings {
-            min_replicas: min, max_replicas: (min + extra).max(1), idle_seconds: idle, tolerance_percent: tolerance,
-            stabilization_seconds: window, targets, managed_by_pagoda: true,
+            min_replicas: min, max_replicas: (min + extra).max(1), idle_seconds: idle, behavior: behavior(tolerance, window),
+            targets, ..settings(1, 1, 1000)
         }
     }
 }

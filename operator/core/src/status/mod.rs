@@ -141,6 +141,7 @@ pub fn status(
                 .last_change
                 .clone()
                 .or_else(|| previous.scaling.as_ref()?.last_decision.clone()),
+            ..previous.scaling.clone().unwrap_or_default()
         }),
         conditions: settle(&previous.conditions, drafts, service.generation, now),
     }

@@ -7,6 +7,7 @@ mod engine;
 mod hardware;
 mod model_uri;
 mod rollout;
+mod scaling;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -15,19 +16,18 @@ pub use engine::{EngineSettings, ForeignEngine};
 pub use hardware::Gpu;
 pub use model_uri::{ModelUri, RemoteScheme, UriError};
 pub use rollout::{CanarySettings, RolloutSettings};
+pub use scaling::{
+    BehaviorSettings, PanicSettings, PrometheusSettings, QuerySetting, QueryValue, RulesSettings,
+    ScalingSettings, TargetSetting, TargetValue,
+};
 pub use source::Source;
 
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
-use pagoda_crds::{
-    InferenceService,
-    api::{ManagedBy, Metric, Scaling},
-    names,
-    wire::ExecutorKind,
-};
+use pagoda_crds::{InferenceService, names, wire::ExecutorKind};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-use crate::quantity::{QuantityError, parse_milli};
+use scaling::validate_scaling;
 
 /// Why a spec cannot be served. Each message says what to change.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -121,34 +121,6 @@ pub struct Service {
     pub overlay: Overlay,
 }
 
-/// How many pods, and what moves their number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScalingSettings {
-    /// Fewest pods.
-    pub min_replicas: u32,
-    /// Most pods, at least `max(min_replicas, 1)`.
-    pub max_replicas: u32,
-    /// Seconds without a request before zero.
-    pub idle_seconds: u32,
-    /// Percent that a metric may miss its target by.
-    pub tolerance_percent: u32,
-    /// Seconds that a lower number must have been recommended.
-    pub stabilization_seconds: u32,
-    /// What each pod should carry.
-    pub targets: Vec<TargetSetting>,
-    /// Whether Pagoda's autoscaler owns the number.
-    pub managed_by_pagoda: bool,
-}
-
-/// What each pod should carry of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TargetSetting {
-    /// The metric.
-    pub metric: Metric,
-    /// Thousandths of it for each pod; at least 1.
-    pub milli: u64,
-}
-
 /// What a user lays over the pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overlay {
@@ -219,44 +191,6 @@ fn check_name(name: &str) -> Result<(), ValidateError> {
         Ok(())
     } else {
         Err(ValidateError::Name(name.chars().take(80).collect()))
-    }
-}
-
-fn validate_scaling(scaling: &Scaling) -> Result<ScalingSettings, ValidateError> {
-    if scaling.min_replicas > scaling.max_replicas || scaling.max_replicas == 0 {
-        return Err(ValidateError::Bounds {
-            min: scaling.min_replicas,
-            max: scaling.max_replicas,
-        });
-    }
-    let targets = scaling.targets.iter().map(|target| {
-        let milli = parse_milli(&target.average_value)
-            .map_err(|QuantityError(actual)| target_error(actual))?;
-        let milli = u64::try_from(milli)
-            .ok()
-            .filter(|m| (1..=1_000_000_000).contains(m));
-        let milli = milli.ok_or_else(|| target_error(target.average_value.0.clone()))?;
-        Ok(TargetSetting {
-            metric: target.metric,
-            milli,
-        })
-    });
-    Ok(ScalingSettings {
-        min_replicas: scaling.min_replicas,
-        max_replicas: scaling.max_replicas,
-        idle_seconds: scaling.idle_seconds,
-        tolerance_percent: scaling.tolerance_percent,
-        stabilization_seconds: scaling.scale_down_stabilization_seconds,
-        targets: targets.collect::<Result<_, ValidateError>>()?,
-        managed_by_pagoda: scaling.managed_by == ManagedBy::Pagoda,
-    })
-}
-
-fn target_error(actual: String) -> ValidateError {
-    ValidateError::Quantity {
-        field: "scaling.targets.averageValue",
-        expected: "a quantity from 1m to 1000000",
-        actual,
     }
 }
 
