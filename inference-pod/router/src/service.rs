@@ -57,7 +57,7 @@ impl Pod {
     }
 }
 
-impl PodView for Arc<Pod> {
+impl PodView for Pod {
     fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }

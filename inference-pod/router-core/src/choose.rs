@@ -5,6 +5,7 @@
 //! run the same code. Policies that know caches and prompts read more of [`RequestView`] and
 //! [`PodView`]; the interface stays.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
@@ -16,6 +17,12 @@ pub trait PodView {
 }
 
 impl<P: PodView> PodView for &P {
+    fn in_flight(&self) -> usize {
+        (**self).in_flight()
+    }
+}
+
+impl<P: PodView> PodView for Arc<P> {
     fn in_flight(&self) -> usize {
         (**self).in_flight()
     }
