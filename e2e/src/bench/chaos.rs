@@ -1,8 +1,10 @@
 //! `./bench chaos`: seeded random chaos over a few hundred services and two operators, watched by an observer that trusts
 //! neither. Ends when its time is over and all has come right.
 
+mod acts;
 mod cluster;
 mod converged;
+mod eyes;
 mod observer;
 mod operators;
 mod plan;
@@ -10,36 +12,24 @@ mod plan;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use futures::{StreamExt, TryStreamExt};
-use kube::api::DynamicObject;
-use kube::core::ApiResource;
-use kube::runtime::watcher;
-use kube::{Api, Client};
 use pagoda_e2e::cache::Cache;
-use pagoda_e2e::faults::{Fault, Match};
 use pagoda_e2e::progress::Progress;
-use rustix::process::Signal;
 use serde_json::json;
-use tokio::task::JoinHandle;
 
 use crate::bed::audit::{AuditLog, Write, by_resource};
-use crate::bed::services::{child_resources, resource};
 use crate::bed::{self, Bed};
 use cluster::{Services, Wanted};
 use converged::Snapshot;
-use observer::{Event, Observer, after_takeover};
+use eyes::Eyes;
+use observer::after_takeover;
 use operators::Operators;
 use plan::{Action, World};
 
 const NAMESPACES: usize = 4;
 const NODES: usize = 6;
-/// How often an action is tried again that the API server did not do.
-const ATTEMPTS: u32 = 5;
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Lines of history that a failure shows.
 const HISTORY: usize = 60;
 /// How much of what is wrong is told at once.
@@ -218,170 +208,6 @@ impl<'a> Chaos<'a> {
         }
     }
 
-    /// An API server that has just come back may refuse a user as well; all actions can be done again.
-    async fn act_patiently(&mut self, action: &Action) -> Result<()> {
-        for _ in 0..ATTEMPTS {
-            match self.act(action).await {
-                Err(error) if error.is::<kube::Error>() => self.pass(AGAIN_AFTER).await?,
-                other => return other,
-            }
-        }
-        self.act(action).await
-    }
-
-    async fn act(&mut self, action: &Action) -> Result<()> {
-        match *action {
-            Action::Calm => self.calm().await,
-            Action::Create { slot } => {
-                self.put(slot, |wanted| wanted.unwrap_or(Wanted { pods: 1, mark: 0 }))
-                    .await
-            }
-            Action::Change { slot, mark } => {
-                self.put(slot, |wanted| Wanted {
-                    mark,
-                    ..wanted.unwrap_or(Wanted { pods: 1, mark })
-                })
-                .await
-            }
-            Action::Resize { slot, pods } => {
-                self.put(slot, |wanted| Wanted {
-                    pods,
-                    ..wanted.unwrap_or(Wanted { pods, mark: 0 })
-                })
-                .await
-            }
-            Action::Delete { slot } => {
-                self.touch(slot);
-                self.services.delete(slot).await
-            }
-            Action::Recreate { slot } => {
-                self.touch(slot);
-                let before = self.services.slots[slot].wanted.clone();
-                self.services.delete(slot).await?;
-                self.put(slot, |_| before.unwrap_or(Wanted { pods: 1, mark: 0 }))
-                    .await
-            }
-            Action::DeleteChild { slot, kind } => {
-                self.touch(slot);
-                self.services.delete_child(slot, kind).await
-            }
-            Action::EditChild { slot, kind } => {
-                self.touch(slot);
-                self.services.edit_child(slot, kind).await
-            }
-            Action::DeletePod { slot } => {
-                self.touch(slot);
-                self.services.delete_pod(slot).await
-            }
-            _ => self.act_around(action).await,
-        }
-    }
-
-    async fn act_around(&mut self, action: &Action) -> Result<()> {
-        match *action {
-            Action::Foreign { slot, kind } => self.contest(slot, kind).await,
-            Action::ForeignGone { slot } => {
-                self.touch(slot);
-                if let Some((_, uid)) = &self.services.slots[slot].foreign {
-                    self.eyes.observer().release(uid);
-                }
-                self.services.delete_foreign(slot).await
-            }
-            Action::LoseNode { node } => self.lose_node(node).await,
-            Action::Quota { namespace } => self.services.close(namespace).await,
-            Action::QuotaGone { namespace } => self.services.open(namespace).await,
-            Action::KillApiServer => self.lose_control_plane(),
-            _ => self.act_on_operator(action).await,
-        }
-    }
-
-    /// Kubernetes' own garbage collector, when it lists anew, sees no deletion of what was made again under the same name meanwhile, and
-    /// for ever leaves what the deleted one owned, such as a Deployment's ReplicaSet. One that starts with the API server knows
-    /// better.
-    fn lose_control_plane(&mut self) -> Result<()> {
-        self.bed.plane.restart("apiserver")?;
-        self.bed.plane.restart("controller-manager")
-    }
-
-    async fn act_on_operator(&mut self, action: &Action) -> Result<()> {
-        let operators = &mut self.operators;
-        // The lease is left out where all writes fail: that is another fault, and comes by itself.
-        let writes = || Match::writes().except("leases");
-        match *action {
-            Action::Kill(which) => operators.signal(which, Signal::KILL)?,
-            Action::Stop(which) => operators.signal(which, Signal::TERM)?,
-            Action::Pause(which, length) => operators.pause(which, length)?,
-            Action::Refuse(which, status, length) => {
-                let answer = Fault::Answer {
-                    status,
-                    retry_after: (status == 429).then_some(1),
-                };
-                operators.fault(which, writes(), answer, length).await;
-            }
-            Action::StrikeWatches(which, strike) => operators.strike(which, strike),
-            Action::Silence(which, length) => operators.silence(which, length),
-            Action::Unreachable(which, length) => operators.cut_off(which, length).await,
-            Action::Slow(which, length) => {
-                operators
-                    .fault(
-                        which,
-                        Match::any(),
-                        Fault::Delay(Duration::from_millis(300)),
-                        length,
-                    )
-                    .await;
-            }
-            Action::LoseAnswers(which, length) => {
-                operators
-                    .fault(which, writes(), Fault::LoseAnswer, length)
-                    .await;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn touch(&self, slot: usize) {
-        self.eyes.observer().touch(self.services.key(slot));
-    }
-
-    async fn put(
-        &mut self,
-        slot: usize,
-        change: impl FnOnce(Option<Wanted>) -> Wanted,
-    ) -> Result<()> {
-        self.touch(slot);
-        let wanted = change(self.services.slots[slot].wanted.clone());
-        self.services.put(slot, wanted).await
-    }
-
-    async fn contest(&mut self, slot: usize, kind: usize) -> Result<()> {
-        if let Some((uid, version)) = self.services.make_foreign(slot, kind).await? {
-            self.eyes.observer().guard(uid, version);
-        }
-        self.put(slot, |wanted| wanted.unwrap_or(Wanted { pods: 1, mark: 0 }))
-            .await
-    }
-
-    /// Deletes a node; the next calm brings it back.
-    async fn lose_node(&mut self, node: usize) -> Result<()> {
-        let name = format!("node-{node}");
-        // Touched before and after, for a pod may be bound to it in between.
-        self.touch_node(&name).await?;
-        self.bed
-            .plane
-            .kubectl()
-            .run(&["delete", "node", &name, "--ignore-not-found"])?;
-        self.touch_node(&name).await
-    }
-
-    async fn touch_node(&mut self, name: &str) -> Result<()> {
-        for key in self.services.on_node(name).await? {
-            self.eyes.observer().touch(key);
-        }
-        Ok(())
-    }
-
     /// All faults end, and within the patience everything is as it has to be.
     async fn calm(&mut self) -> Result<()> {
         let began = Instant::now();
@@ -508,87 +334,5 @@ impl<'a> Chaos<'a> {
             self.seed, self.world.slots
         );
         ExitCode::FAILURE
-    }
-}
-
-/// The watches, and what they have shown that may never be.
-struct Eyes {
-    shared: Arc<Mutex<(Observer, Vec<String>)>>,
-    watches: Vec<JoinHandle<()>>,
-}
-
-impl Eyes {
-    fn open(client: &Client) -> Self {
-        let shared = Arc::default();
-        let kinds = child_resources()
-            .into_iter()
-            .chain([resource(), cluster::pods()]);
-        let watches = kinds
-            .map(|kind| tokio::spawn(watch(client.clone(), kind, Arc::clone(&shared))))
-            .collect();
-        Self { shared, watches }
-    }
-
-    fn observer(&self) -> ObserverGuard<'_> {
-        ObserverGuard(lock(&self.shared))
-    }
-
-    fn violations(&self) -> Vec<String> {
-        std::mem::take(&mut lock(&self.shared).1)
-    }
-}
-
-impl Drop for Eyes {
-    fn drop(&mut self) {
-        self.watches.iter().for_each(JoinHandle::abort);
-    }
-}
-
-struct ObserverGuard<'a>(MutexGuard<'a, (Observer, Vec<String>)>);
-
-impl std::ops::Deref for ObserverGuard<'_> {
-    type Target = Observer;
-
-    fn deref(&self) -> &Observer {
-        &self.0.0
-    }
-}
-
-impl std::ops::DerefMut for ObserverGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Observer {
-        &mut self.0.0
-    }
-}
-
-fn lock(shared: &Mutex<(Observer, Vec<String>)>) -> MutexGuard<'_, (Observer, Vec<String>)> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-async fn watch(client: Client, kind: ApiResource, shared: Arc<Mutex<(Observer, Vec<String>)>>) {
-    let api: Api<DynamicObject> = Api::all_with(client, &kind);
-    let mut events = watcher(api, watcher::Config::default()).boxed();
-    loop {
-        let (object, deleted, listed) = match events.try_next().await {
-            Ok(Some(watcher::Event::Apply(object))) => (object, false, false),
-            Ok(Some(watcher::Event::InitApply(object))) => (object, false, true),
-            Ok(Some(watcher::Event::Delete(object))) => (object, true, false),
-            Ok(Some(_)) => continue,
-            Ok(None) => return,
-            Err(_) => {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-                continue;
-            }
-        };
-        let Ok(object) = serde_json::to_value(object) else {
-            continue;
-        };
-        let mut shared = lock(&shared);
-        let wrong = shared.0.see(&Event {
-            kind: kind.kind.clone(),
-            object,
-            deleted,
-            listed,
-        });
-        shared.1.extend(wrong);
     }
 }
