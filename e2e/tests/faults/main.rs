@@ -7,7 +7,7 @@
 //! Most tests run at once, for most of their time is waiting. Those that take the API server or the definition of the resource
 //! away from everybody run after them, one at a time.
 
-#[path = "../cluster/bed.rs"]
+#[path = "../cluster/bed/mod.rs"]
 #[expect(dead_code, reason = "the other tests use more of it")]
 mod bed;
 #[path = "../cluster/file_server.rs"]
