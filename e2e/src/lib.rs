@@ -16,4 +16,6 @@ pub mod operator_process;
 pub mod process;
 pub mod progress;
 pub mod rendered;
+pub mod replicas_seen;
 pub mod sandbox;
+pub mod sources;

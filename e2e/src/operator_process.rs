@@ -438,6 +438,26 @@ async fn count_pods(client: &Client) -> Result<usize> {
     Ok(pods.list(&ours).await?.items.len())
 }
 
+/// Environment variables that add what `file` says, such as `+600` or `-600` seconds, to the wall clock of a program that is
+/// dynamically linked, as debug builds are; read anew at each look. The clock that only ever goes on stays as it is.
+pub fn fake_clock(file: &Path) -> Result<Vec<(String, String)>> {
+    // Debian keeps it in a folder of the architecture.
+    let folders = fs::read_dir("/usr/lib")?.flatten();
+    let library = folders
+        .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"))
+        .find(|file| file.exists())
+        .context("libfaketime is missing: install it with `apt-get install libfaketime`")?;
+    let settings = [
+        ("LD_PRELOAD", library.display().to_string()),
+        ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
+        ("FAKETIME_NO_CACHE", "1".to_owned()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ];
+    Ok(settings
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec())
+}
+
 /// The debug build of the operator beside the running test or benchmark.
 pub fn debug_program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("this program has no path")?;

@@ -19,6 +19,7 @@ use pagoda_e2e::cluster::ControlPlane;
 use pagoda_e2e::operator_process::{OperatorAccount, OperatorCommand, OperatorProcess};
 use pagoda_e2e::progress::Progress;
 use pagoda_e2e::sandbox;
+use pagoda_e2e::sources::Sources;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -59,8 +60,9 @@ pub struct Bed {
     pub client: Client,
     pub plane: ControlPlane,
     program: PathBuf,
-    _gateway: Gateway,
-    _stand_in: StandIn,
+    /// Neither is there where [`Sources`] stand for gateways and pods.
+    _gateway: Option<Gateway>,
+    _stand_in: Option<StandIn>,
 }
 
 /// The gateway, at the addresses of the chart's fake gateway pods. Killed when dropped.
@@ -81,29 +83,70 @@ impl Bed {
         nodes: usize,
         progress: &Progress,
     ) -> Result<Self> {
-        let (program, gateway) = (program("pagoda-operator")?, program("pagoda-gateway")?);
+        let gateway = program("pagoda-gateway")?;
         let stand_in = StandIn::start().await?;
+        let mut bed = Self::install(cache, workspace, nodes, &[], progress).await?;
+        bed._gateway = Some(start_gateway(&bed.plane, &gateway)?);
+        bed._stand_in = Some(stand_in);
+        Ok(bed)
+    }
+
+    /// The same with one gateway and pods whose load is set. `settings` are further `KEY=VALUE` for the chart.
+    pub async fn start_with_sources(
+        cache: &Cache,
+        workspace: &Path,
+        nodes: usize,
+        settings: &[String],
+        progress: &Progress,
+    ) -> Result<(Self, Sources)> {
+        let mut sources = Sources::start(&program("pagoda-engine")?).await?;
+        let one = "gateway.replicas=1".to_owned();
+        let settings: Vec<String> = std::iter::once(one).chain(settings.to_vec()).collect();
+        let bed = Self::install(cache, workspace, nodes, &settings, progress).await?;
+        sources.follow(bed.client.clone());
+        Ok((bed, sources))
+    }
+
+    async fn install(
+        cache: &Cache,
+        workspace: &Path,
+        nodes: usize,
+        settings: &[String],
+        progress: &Progress,
+    ) -> Result<Self> {
+        let program = program("pagoda-operator")?;
         let plane = ControlPlane::start(cache, nodes, progress)?;
         let images = charts::pullable_images("registry.invalid/pagoda", "bench");
         charts::install(
             &plane.target(),
             &workspace.join("charts"),
             &images,
-            &[],
+            settings,
             progress,
         )?;
         Ok(Self {
             client: plane.client().await?,
-            _gateway: start_gateway(&plane, &gateway)?,
             plane,
             program,
-            _stand_in: stand_in,
+            _gateway: None,
+            _stand_in: None,
         })
     }
 
     /// Starts an operator with a token of its own, by which the audit log tells it from others. Its requests go to
     /// `server` when one is given, otherwise straight to the API server.
     pub async fn operator(&self, identity: &str, server: Option<&str>) -> Result<OperatorProcess> {
+        self.operator_with(identity, server, &[], &[]).await
+    }
+
+    /// The same with further flags and environment.
+    pub async fn operator_with(
+        &self,
+        identity: &str,
+        server: Option<&str>,
+        flags: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<OperatorProcess> {
         let account =
             OperatorAccount::issue_by(self.client.clone(), &self.plane.kubeconfig()).await?;
         let kubeconfig = self.plane.file(&format!("{identity}.kubeconfig"));
@@ -116,9 +159,13 @@ impl Bed {
             namespaces: Vec::new(),
             engine_image: "registry.invalid/pagoda/engine:bench".to_owned(),
             log: self.plane.file(&format!("{identity}.log")),
-            arguments: Vec::new(),
+            arguments: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             // As the chart runs it.
-            environment: vec![("RUST_LOG".to_owned(), "info,kube=warn".to_owned())],
+            environment: [("RUST_LOG", "info,kube=warn")]
+                .iter()
+                .chain(environment)
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
         })
     }
 

@@ -1,5 +1,6 @@
 //! `pagoda-bench NAME`: every benchmark, each ending with one flat JSON object on the last line. `./bench` builds and runs it.
 
+mod autoscaling;
 mod bed;
 mod chaos;
 mod engine;
@@ -7,6 +8,7 @@ mod memory;
 mod operator;
 mod peers;
 mod quiet;
+mod report;
 mod statistics;
 
 use std::path::Path;
@@ -35,6 +37,8 @@ enum Benchmark {
     Engine(engine::Arguments),
     /// Writes, time and memory of the operator at 1,000 and 5,000 services, on a real API server with fake nodes
     Operator(operator::Arguments),
+    /// From a burst, a step or a wake from zero to pods, what it costs, and the traces, on real and simulated pods
+    Autoscaling(autoscaling::Arguments),
     /// Seeded random chaos over 200 services and two operators, with invariants that are checked at each step
     Chaos(chaos::Arguments),
 }
@@ -50,6 +54,9 @@ fn main() -> Result<ExitCode> {
         Some(Benchmark::Operator(arguments)) => {
             return operator::run_benchmark(&arguments, &cache, workspace);
         }
+        Some(Benchmark::Autoscaling(arguments)) => {
+            return autoscaling::run_benchmark(&arguments, &cache, workspace);
+        }
         Some(Benchmark::Chaos(arguments)) => return chaos::run(&arguments, &cache, workspace),
     }
     Ok(ExitCode::SUCCESS)
@@ -59,7 +66,7 @@ fn list() {
     println!("usage: ./bench NAME [OPTIONS], where NAME is one of");
     for command in <Cli as clap::CommandFactory>::command().get_subcommands() {
         println!(
-            "  {:<10}{}",
+            "  {:<12}{}",
             command.get_name(),
             command
                 .get_about()

@@ -4,12 +4,12 @@
 //! dynamically linked program, as debug builds are.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use pagoda_e2e::operator_process::OperatorCommand;
+use pagoda_e2e::operator_process::{OperatorCommand, fake_clock};
 
 use crate::bed::{PATIENCE, eventually};
 use crate::stage::{Stage, lease, numbered, on_stage_with};
@@ -34,26 +34,8 @@ pub fn a_clock_that_jumps_by_an_hour_costs_neither_the_lease_nor_a_write() {
 
 fn shift_clock(command: &mut OperatorCommand, file: &Path) -> Result<()> {
     fs::write(file, "+0")?;
-    let library = library()
-        .context("libfaketime is missing: install it with `apt-get install libfaketime`")?;
-    let settings = [
-        ("LD_PRELOAD", library.display().to_string()),
-        ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
-        ("FAKETIME_NO_CACHE", "1".to_owned()),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-    ];
-    command
-        .environment
-        .extend(settings.map(|(name, value)| (name.to_owned(), value)));
+    command.environment.extend(fake_clock(file)?);
     Ok(())
-}
-
-/// Debian keeps it in a folder of the architecture.
-fn library() -> Option<PathBuf> {
-    let folders = fs::read_dir("/usr/lib").ok()?.flatten();
-    folders
-        .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"))
-        .find(|file| file.exists())
 }
 
 async fn jumps(stage: &Stage, shift: &Path) -> Result<()> {

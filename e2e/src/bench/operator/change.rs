@@ -16,9 +16,9 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::Run;
-use super::report::{Figure, Report};
 use crate::bed::Bed;
 use crate::bed::services::{self, Key, SERVICE_LABEL};
+use crate::report::{Figure, Report};
 
 /// The changed field: an annotation of the pods, which only a Deployment of this very spec carries.
 const MARK: &str = "bench.pagoda.dev/change";
@@ -145,14 +145,14 @@ fn tell(run: &Run<'_>, report: &mut Report, changes: usize, latencies: &Histogra
     report.fact("change_max_s", latencies.max() as f64 / 1e6);
     report.fact("changes", changes as f64);
     report.figure(Figure {
-        key: "change_p99_s",
+        key: "change_p99_s".into(),
         what: format!(
             "changed spec to changed child, at {}, p99",
             run.arguments.services
         ),
         value: seconds(0.99),
-        target: 1.0,
-        unit: "s",
+        target: Some(1.0),
+        unit: "s".into(),
         note: format!(
             "p50 {:.3} s; {changes} changes, {RATE} a second",
             seconds(0.5)

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use pagoda_e2e::operator_process::OperatorProcess;
 
 use super::floor::{self, Writes};
-use super::report::{Figure, Report};
 use super::watching::{Milestones, Watching};
 use super::{Run, settle};
 use crate::bed::audit::{Write, by_resource};
 use crate::bed::{Bed, services};
+use crate::report::{Figure, Report};
 
 pub(super) const PREFIX: &str = "burst";
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -158,19 +158,19 @@ fn tell(report: &mut Report, count: usize, burst: &Burst, floor: Milestones) -> 
         .map(|(name, s)| format!("{name} {s:.0} s"))
         .collect();
     report.figure(Figure {
-        key: "apiserver_floor_s",
+        key: "apiserver_floor_s".into(),
         what: format!("the same writes by a bare client, {count} services"),
         value: floor,
-        target: f64::INFINITY,
-        unit: "s",
+        target: None,
+        unit: "s".into(),
         note: burst.writes.to_string(),
     });
     report.figure(Figure {
-        key: "converge_5000_s",
+        key: "converge_5000_s".into(),
         what: format!("{count} services created at once: all converged"),
         value: converged,
-        target: floor + 60.0,
-        unit: "s",
+        target: Some(floor + 60.0),
+        unit: "s".into(),
         note: format!(
             "{:+.1} s against the bare client; all created after {:.1} s, all children after {:.1} s, all statuses after {:.1} s, \
              all Ready after {:.1} s\n    until converged: {}\n    processor time: {}",
@@ -196,11 +196,11 @@ fn tell(report: &mut Report, count: usize, burst: &Burst, floor: Milestones) -> 
 
 fn memory(report: &mut Report, count: usize, memory: &Memory) {
     report.figure(Figure {
-        key: "rss_mib",
+        key: "rss_mib".into(),
         what: format!("operator's resident memory at {count}"),
         value: memory.full / MIB,
-        target: 150.0,
-        unit: "MiB",
+        target: Some(150.0),
+        unit: "MiB".into(),
         note: format!(
             "{:.1} MiB at none, {:.1} MiB at its peak",
             memory.empty / MIB,
@@ -208,11 +208,11 @@ fn memory(report: &mut Report, count: usize, memory: &Memory) {
         ),
     });
     report.figure(Figure {
-        key: "kib_per_service",
+        key: "kib_per_service".into(),
         what: "of it for each service".to_owned(),
         value: (memory.full - memory.empty) / 1024.0 / count as f64,
-        target: 20.0,
-        unit: "KiB",
+        target: Some(20.0),
+        unit: "KiB".into(),
         note: String::new(),
     });
     report.fact("rss_empty_mib", memory.empty / MIB);

@@ -6,8 +6,8 @@ use anyhow::Result;
 use pagoda_e2e::operator_process::OperatorProcess;
 
 use super::Run;
-use super::report::{Figure, Report};
 use crate::bed::audit::{AuditLog, Write, in_words};
+use crate::report::{Figure, Report};
 
 const SAY_EVERY: Duration = Duration::from_mins(1);
 
@@ -60,19 +60,19 @@ pub(super) async fn measure(
 fn tell(report: &mut Report, count: u32, length: Duration, writes: &[Write], percent: f64) {
     let minutes = length.as_secs_f64() / 60.0;
     report.figure(Figure {
-        key: "idle_writes",
+        key: "idle_writes".into(),
         what: format!("writes, {count} services at rest, {minutes:.1} min"),
         value: writes.len() as f64,
-        target: 0.0,
-        unit: "",
+        target: Some(0.0),
+        unit: "".into(),
         note: in_words(writes),
     });
     report.figure(Figure {
-        key: "idle_cpu_percent",
+        key: "idle_cpu_percent".into(),
         what: "processor time over the same time".to_owned(),
         value: percent,
-        target: 1.0,
-        unit: "% of a core",
+        target: Some(1.0),
+        unit: "% of a core".into(),
         note: String::new(),
     });
 }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use pagoda_e2e::operator_process::OperatorProcess;
 
-use super::report::{Figure, Report};
 use super::{QUIET, Run};
 use crate::bed::Bed;
 use crate::bed::audit::{AuditLog, Write, in_words};
+use crate::report::{Figure, Report};
 
 const POLL: Duration = Duration::from_millis(50);
 /// No reconcile for this long ends the first round.
@@ -60,22 +60,22 @@ fn tell(run: &Run<'_>, report: &mut Report, start: &Start, writes: &[Write]) {
     report.fact("restart_lease_s", start.leads);
     report.fact("restart_reconciles", start.reconciles);
     report.figure(Figure {
-        key: "restart_s",
+        key: "restart_s".into(),
         what: format!("start until all {count} are reconciled"),
         value: start.reconciled,
-        target: 10.0,
-        unit: "s",
+        target: Some(10.0),
+        unit: "s".into(),
         note: format!(
             "of it {:.2} s until it led; {:.0} reconciles",
             start.leads, start.reconciles
         ),
     });
     report.figure(Figure {
-        key: "restart_writes",
+        key: "restart_writes".into(),
         what: "writes after the start".to_owned(),
         value: writes.len() as f64,
-        target: 0.0,
-        unit: "",
+        target: Some(0.0),
+        unit: "".into(),
         note: in_words(writes),
     });
 }

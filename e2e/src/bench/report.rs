@@ -1,53 +1,44 @@
-//! The table, the peers' published figures beside it, and the JSON object.
+//! A benchmark's table, what peers published beside it, and the JSON object.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::quiet::{TOLERATED_BUSY_CORES, busy_cores};
 
-/// What is known in public of how the peers do at such sizes. Published, not measured here.
-const PEERS: [(&str, &str); 4] = [
-    (
-        "KServe stopped at 112 of 300 services created together, its controller saturated",
-        "github.com/opendatahub-io/kserve/issues/126",
-    ),
-    (
-        "KServe's webhook timed out while 300 services were created",
-        "github.com/opendatahub-io/kserve/issues/76",
-    ),
-    (
-        "AIBrix with HPA writes at least 12 times a minute for each autoscaler at rest",
-        "reading of its source",
-    ),
-    (
-        "WVA writes about once a minute for each autoscaler at rest",
-        "reading of its source",
-    ),
-];
+/// What stands around a benchmark's figures.
+pub struct Setting {
+    /// The benchmark's name.
+    pub bench: &'static str,
+    /// What was measured on what, in words.
+    pub about: &'static str,
+    /// What peers published, and where. Not measured here.
+    pub peers: &'static [(&'static str, &'static str)],
+}
 
 /// One line of the table that has a target.
-pub(super) struct Figure {
-    pub(super) key: &'static str,
-    pub(super) what: String,
-    pub(super) value: f64,
-    /// The most that is allowed; infinite for a figure that only others are compared with.
-    pub(super) target: f64,
-    pub(super) unit: &'static str,
-    pub(super) note: String,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    pub key: Cow<'static, str>,
+    pub what: String,
+    pub value: f64,
+    /// The most that is allowed; none for a figure that only others are compared with.
+    pub target: Option<f64>,
+    pub unit: Cow<'static, str>,
+    pub note: String,
 }
 
 impl Figure {
     fn verdict(&self) -> &'static str {
-        if self.target.is_infinite() {
-            ""
-        } else if self.value <= self.target {
-            "met"
-        } else {
-            "MISSED"
+        match self.target {
+            None => "",
+            Some(target) if self.value <= target => "met",
+            Some(_) => "MISSED",
         }
     }
 
@@ -57,11 +48,7 @@ impl Figure {
                 .trim()
                 .to_owned()
         };
-        let target = if self.target.is_infinite() {
-            String::new()
-        } else {
-            amount(self.target)
-        };
+        let target = self.target.map(amount).unwrap_or_default();
         let row = format!(
             "{:<52}{:>20}{target:>20}  {:<7}",
             self.what,
@@ -77,50 +64,75 @@ impl Figure {
 }
 
 /// All that was measured.
-pub(super) struct Report {
+pub struct Report {
+    setting: Setting,
+    found: Found,
+}
+
+/// What a part measured, as one process hands it to another.
+#[derive(Default, Serialize, Deserialize)]
+struct Found {
     figures: Vec<Figure>,
-    facts: Vec<(&'static str, f64)>,
+    facts: Vec<(Cow<'static, str>, f64)>,
     /// Cores that other programs kept busy before the first measurement.
     busy_before: f64,
 }
 
 impl Report {
-    pub(super) fn new() -> Result<Self> {
+    pub fn new(setting: Setting) -> Result<Self> {
         Ok(Self {
-            figures: Vec::new(),
-            facts: Vec::new(),
-            busy_before: busy_cores()?,
+            setting,
+            found: Found {
+                busy_before: busy_cores()?,
+                ..Found::default()
+            },
         })
     }
 
-    pub(super) fn figure(&mut self, figure: Figure) {
-        self.figures.push(figure);
+    pub fn figure(&mut self, figure: Figure) {
+        self.found.figures.push(figure);
     }
 
     /// A number that stands in the JSON only.
-    pub(super) fn fact(&mut self, key: &'static str, value: f64) {
-        self.facts.push((key, value));
+    pub fn fact(&mut self, key: impl Into<Cow<'static, str>>, value: f64) {
+        self.found.facts.push((key.into(), value));
+    }
+
+    /// Leaves what was measured in `file`, for another process to take in.
+    pub fn hand_over(&self, file: &Path) -> Result<()> {
+        let text = serde_json::to_string(&self.found)?;
+        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// Takes in what another process handed over.
+    pub fn take_over(&mut self, file: &Path) -> Result<()> {
+        let text =
+            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let found: Found = serde_json::from_str(&text)?;
+        self.found.busy_before = found.busy_before;
+        self.found.figures.extend(found.figures);
+        self.found.facts.extend(found.facts);
+        Ok(())
     }
 
     /// Prints the table and the JSON as the last line, and writes that line to `file`.
-    pub(super) fn print(&self, file: &Path) -> Result<ExitCode> {
+    pub fn print(&self, file: &Path) -> Result<ExitCode> {
         println!("{}", machine());
-        println!(
-            "half of the services have one pod each (fake, by kwok), half are at zero with autoscaling on; API server, etcd, \
-             controllers, scheduler and operator share these cores"
-        );
-        if self.busy_before > TOLERATED_BUSY_CORES {
+        println!("{}", self.setting.about);
+        if self.found.busy_before > TOLERATED_BUSY_CORES {
             println!(
                 "warning: other programs kept {:.1} cores busy before it began: run it again when they end",
-                self.busy_before
+                self.found.busy_before
             );
         }
         println!("\n{:<52}{:>20}{:>20}", "", "measured", "target");
-        for figure in &self.figures {
+        for figure in &self.found.figures {
             println!("{}", figure.row());
         }
-        println!("\npeers, as published:");
-        for (what, source) in PEERS {
+        if !self.setting.peers.is_empty() {
+            println!("\npeers, as published:");
+        }
+        for (what, source) in self.setting.peers {
             println!("  {what} ({source})");
         }
         let line = self.json().to_string();
@@ -133,21 +145,27 @@ impl Report {
 
     fn json(&self) -> Value {
         let mut line = Map::new();
-        line.insert("bench".to_owned(), json!("operator"));
+        line.insert("bench".to_owned(), json!(self.setting.bench));
         line.insert("cores".to_owned(), json!(cores()));
         line.insert(
             "busy_cores_before".to_owned(),
-            json!(rounded(self.busy_before)),
+            json!(rounded(self.found.busy_before)),
         );
-        let figures = self.figures.iter().map(|figure| (figure.key, figure.value));
-        for (key, value) in figures.chain(self.facts.iter().copied()) {
-            line.insert(key.to_owned(), json!(rounded(value)));
+        let figures = self
+            .found
+            .figures
+            .iter()
+            .map(|figure| (&figure.key, figure.value));
+        let facts = self.found.facts.iter().map(|(key, value)| (key, *value));
+        for (key, value) in figures.chain(facts) {
+            line.insert(key.to_string(), json!(rounded(value)));
         }
         let missed: Vec<&str> = self
+            .found
             .figures
             .iter()
             .filter(|figure| figure.verdict() == "MISSED")
-            .map(|figure| figure.key)
+            .map(|figure| &*figure.key)
             .collect();
         line.insert("missed".to_owned(), json!(missed.join(",")));
         Value::Object(line)
@@ -194,22 +212,22 @@ fn readable(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn figure(value: f64, target: f64) -> Figure {
+    fn figure(value: f64, target: Option<f64>) -> Figure {
         Figure {
-            key: "k",
+            key: "k".into(),
             what: "w".to_owned(),
             value,
             target,
-            unit: "s",
+            unit: "s".into(),
             note: String::new(),
         }
     }
 
     #[test]
     fn a_figure_at_its_target_meets_it_and_one_above_misses_it() {
-        assert_eq!(figure(1.0, 1.0).verdict(), "met");
-        assert_eq!(figure(1.001, 1.0).verdict(), "MISSED");
-        assert_eq!(figure(9e9, f64::INFINITY).verdict(), "");
+        assert_eq!(figure(1.0, Some(1.0)).verdict(), "met");
+        assert_eq!(figure(1.001, Some(1.0)).verdict(), "MISSED");
+        assert_eq!(figure(9e9, None).verdict(), "");
     }
 
     #[test]
