@@ -132,6 +132,13 @@ impl RequestRecord {
         self.response_bytes += bytes as u64;
     }
 
+    /// Some of a stream's answer itself goes to the client, not only comments that keep the stream alive.
+    pub fn first_token(&self) {
+        if let Some(service) = &self.service {
+            service.saw_first_token(self.started.elapsed());
+        }
+    }
+
     /// The response is whole.
     pub fn completed(&mut self) {
         self.outcome = Outcome::Complete;

@@ -165,6 +165,29 @@ impl ApiError {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "pod_stalled", message)
     }
 
+    /// A pod answered something else than the stream that was asked for and that has begun.
+    pub fn no_stream(service: &ServiceKey) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            "pod_sent_no_stream",
+            format!(
+                "the pod of {service} answered without an event stream; ask for this without \"stream\""
+            ),
+        )
+    }
+
+    /// A pod answered with an error in no shape that clients know.
+    pub fn pod_refused(service: &ServiceKey, status: StatusCode) -> Self {
+        Self::new(
+            status,
+            "pod_error",
+            format!(
+                "the pod of {service} answered with status {}",
+                status.as_u16()
+            ),
+        )
+    }
+
     /// A pod did not begin its answer in time.
     pub fn pod_timed_out(service: &ServiceKey, seconds: u64) -> Self {
         let message = format!(
@@ -195,7 +218,7 @@ impl ApiError {
 
     /// The error as one server-sent event.
     pub fn sse_event(&self) -> Bytes {
-        format!("data: {}\n\n", self.json()).into()
+        event(&self.json())
     }
 
     /// The error as a response.
@@ -222,6 +245,17 @@ impl ApiError {
         }
         response
     }
+}
+
+/// A pod's error response as one server-sent event; `None` when it has not the shape that OpenAI's clients expect.
+pub fn sse_event_of(body: &[u8]) -> Option<Bytes> {
+    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    // Written anew, it has no line breaks.
+    body["error"].is_object().then(|| event(&body.to_string()))
+}
+
+fn event(data: &str) -> Bytes {
+    format!("data: {data}\n\n").into()
 }
 
 impl From<ModelError> for ApiError {
@@ -269,6 +303,20 @@ mod tests {
         let event = error.sse_event();
         assert!(event.starts_with(b"data: {\"error\":") && event.ends_with(b"}\n\n"));
         assert!(!event[..event.len() - 2].contains(&b'\n'));
+    }
+
+    #[test]
+    fn a_pods_error_becomes_one_event_and_anything_else_none() {
+        let body = b"{\n \"error\": {\"message\": \"too\\nlong\", \"code\": 400}\n}\n";
+        let event = sse_event_of(body).expect("an error");
+        assert_eq!(
+            &event[..],
+            b"data: {\"error\":{\"code\":400,\"message\":\"too\\nlong\"}}\n\n"
+        );
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        for other in ["", "<html>", "[]", "{}", r#"{"error":"x"}"#, &deep] {
+            assert_eq!(sse_event_of(other.as_bytes()), None);
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
-    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue};
 
@@ -88,6 +88,14 @@ pub fn request_id(headers: &HeaderMap, random: u128) -> HeaderValue {
             HeaderValue::try_from(format!("{random:032x}"))
                 .unwrap_or(HeaderValue::from_static("unknown"))
         })
+}
+
+/// Whether they announce server-sent events that can be read as they are.
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
+    let event_stream = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+    event_stream && !headers.contains_key(CONTENT_ENCODING)
 }
 
 fn peer_value(peer: IpAddr) -> HeaderValue {

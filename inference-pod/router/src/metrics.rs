@@ -3,8 +3,10 @@
 //! Labels come from the cluster's objects, never from a client's text, so that a client cannot make
 //! series. Each service takes its handles once; the hot path touches atomics only.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+mod revision;
+mod service;
+
+use std::sync::{Arc, Mutex};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -13,6 +15,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub use self::revision::RevisionMetrics;
+use self::revision::{OUTCOME_ERROR, OUTCOME_OK};
+pub use self::service::{LazyHistogram, ServiceMetrics};
 use crate::core::routes::ServiceKey;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -83,6 +88,8 @@ pub struct Metrics {
     chosen: Family<PodLabels, Counter>,
     retries: Family<ReasonLabels, Counter>,
     cut_streams: Family<ServiceLabels, Counter>,
+    early_streams: Family<ServiceLabels, Counter>,
+    ttft: Histograms,
     first_byte: Histograms,
     duration: Histograms,
     hold: Histograms,
@@ -128,6 +135,8 @@ impl Default for Metrics {
             chosen: Family::default(),
             retries: Family::default(),
             cut_streams: Family::default(),
+            early_streams: Family::default(),
+            ttft: Family::new_with_constructor(ttft_buckets),
             first_byte: histograms(),
             duration: histograms(),
             hold: histograms(),
@@ -167,8 +176,13 @@ impl Metrics {
         );
         registry.register(
             "requests",
-            "Finished requests by status code; 499 is a client that left",
+            "Finished requests by status code; an error that a stream answered early ends with counts as its own status, and 499 is a client that left",
             self.requests.clone(),
+        );
+        registry.register(
+            "ttft_seconds",
+            "From a request's head to the first data of its stream, holding included, of services that are scaled by it",
+            self.ttft.clone(),
         );
         registry.register(
             "revision_requests",
@@ -198,6 +212,11 @@ impl Metrics {
             "cut_streams",
             "Responses that a pod broke off in the middle",
             self.cut_streams.clone(),
+        );
+        registry.register(
+            "early_streams",
+            "Held requests for a stream that were answered before a pod was ready",
+            self.early_streams.clone(),
         );
         registry.register(
             "time_to_first_byte_seconds",
@@ -241,9 +260,18 @@ impl Metrics {
         encode(&self.registry)
     }
 
-    /// Those of them that tell a service's load: what the operator reads every second, for thousands of services.
+    /// Those of them that tell a service's load: what the operator reads every second, for thousands of services. What every
+    /// service has is declared before there is a service: a gateway that knows none is told from what is no gateway.
     pub fn encode_load(&self) -> Result<String, std::fmt::Error> {
-        encode(&self.load)
+        let mut text = encode(&self.load)?;
+        let declarations: String = EVERY_SERVICE_HAS
+            .iter()
+            .map(|(name, kind)| format!("# TYPE {PREFIX}_{name} {kind}\n"))
+            .filter(|declaration| !text.contains(declaration))
+            .collect();
+        // The encoder leaves out families without series.
+        text.insert_str(0, &declarations);
+        Ok(text)
     }
 
     /// Counts a request refused before a service was found.
@@ -287,6 +315,7 @@ impl Metrics {
             held: self.held.get_or_create_owned(&labels),
             ready_pods: self.ready_pods.get_or_create_owned(&labels),
             cut_streams: self.cut_streams.get_or_create_owned(&labels),
+            ttft: LazyHistogram::new(&self.ttft, &labels),
             first_byte: LazyHistogram::new(&self.first_byte, &labels),
             duration: LazyHistogram::new(&self.duration, &labels),
             hold: LazyHistogram::new(&self.hold, &labels),
@@ -303,6 +332,12 @@ impl Metrics {
 }
 
 const PREFIX: &str = "pagoda_gateway";
+const EVERY_SERVICE_HAS: [(&str, &str); 4] = [
+    ("in_flight_requests", "gauge"),
+    ("held_requests", "gauge"),
+    ("route_pods", "gauge"),
+    ("requests", "counter"),
+];
 
 fn encode(registry: &Registry) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
@@ -310,187 +345,36 @@ fn encode(registry: &Registry) -> Result<String, std::fmt::Error> {
     Ok(text)
 }
 
-/// A histogram whose series begin with its first observation: a service that nobody asks costs no buckets.
-#[derive(Debug)]
-pub struct LazyHistogram {
-    family: Histograms,
-    labels: ServiceLabels,
-    made: OnceLock<Histogram>,
-}
-
-impl LazyHistogram {
-    fn new(family: &Histograms, labels: &ServiceLabels) -> Self {
-        Self {
-            family: family.clone(),
-            labels: labels.clone(),
-            made: OnceLock::new(),
-        }
-    }
-
-    /// Counts a value.
-    pub fn observe(&self, value: f64) {
-        let made = || self.family.get_or_create_owned(&self.labels);
-        self.made.get_or_init(made).observe(value);
-    }
-}
-
-const OUTCOME_OK: &str = "ok";
-const OUTCOME_ERROR: &str = "error";
-
-impl RevisionLabels {
-    fn with_outcome(&self, outcome: &'static str) -> RevisionOutcomeLabels {
-        RevisionOutcomeLabels {
-            namespace: self.namespace.clone(),
-            service: self.service.clone(),
-            revision: self.revision.clone(),
-            outcome,
-        }
-    }
-}
-
-/// One revision's handles, while a canary runs.
-#[derive(Debug)]
-pub struct RevisionMetrics {
-    /// Attempts that its pods answered.
-    pub ok: Counter,
-    /// Attempts that its pods failed.
-    pub error: Counter,
-    /// Seconds from passing a request on to the first byte.
-    pub ttft: Histogram,
-    all: Arc<Metrics>,
-    labels: RevisionLabels,
-}
-
-impl RevisionMetrics {
-    /// Ends the revision's series; handles still held count for nobody from now on.
-    pub fn forget(&self) {
-        for outcome in [OUTCOME_OK, OUTCOME_ERROR] {
-            self.all
-                .revision_requests
-                .remove(&self.labels.with_outcome(outcome));
-        }
-        self.all.revision_ttft.remove(&self.labels);
-    }
-}
-
-/// One service's handles.
-#[derive(Debug)]
-pub struct ServiceMetrics {
-    /// Requests at pods.
-    pub in_flight: Gauge,
-    /// Requests waiting for a pod.
-    pub held: Gauge,
-    /// Pods that may be given requests.
-    pub ready_pods: Gauge,
-    /// Responses broken off by pods.
-    pub cut_streams: Counter,
-    /// Seconds to the first byte.
-    pub first_byte: LazyHistogram,
-    /// Seconds to the last byte.
-    pub duration: LazyHistogram,
-    /// Seconds held.
-    pub hold: LazyHistogram,
-    succeeded: Counter,
-    other_codes: Mutex<BTreeSet<u16>>,
-    all: Arc<Metrics>,
-    labels: ServiceLabels,
-}
-
-const RETRY_REASONS: [&str; 3] = ["connect", "refused", "broken"];
-
-impl ServiceMetrics {
-    /// The handles of a revision of this service.
-    pub fn revision(&self, revision: &str) -> RevisionMetrics {
-        let key = ServiceKey::new(&self.labels.namespace, &self.labels.service);
-        self.all.revision(&key, revision)
-    }
-
-    /// Counts a finished request.
-    pub fn count_code(&self, code: u16) {
-        if code == 200 {
-            self.succeeded.inc();
-            return;
-        }
-        self.other_codes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(code);
-        self.all
-            .requests
-            .get_or_create(&self.code_labels(code))
-            .inc();
-    }
-
-    /// Counts an attempt that is tried elsewhere; `reason` is one of `connect`, `refused`, `broken`.
-    pub fn count_retry(&self, reason: &'static str) {
-        self.all
-            .retries
-            .get_or_create(&self.reason_labels(reason))
-            .inc();
-    }
-
-    /// The counter of requests given to `pod`.
-    pub fn chosen(&self, pod: &str) -> Counter {
-        self.all.chosen.get_or_create_owned(&self.pod_labels(pod))
-    }
-
-    /// Ends the series of a pod that is gone.
-    pub fn forget_pod(&self, pod: &str) {
-        self.all.chosen.remove(&self.pod_labels(pod));
-    }
-
-    /// Ends all series of a service that is gone, but its pods'.
-    pub fn forget(&self) {
-        let all = &self.all;
-        for family in [&all.in_flight, &all.held, &all.ready_pods] {
-            family.remove(&self.labels);
-        }
-        for family in [&all.first_byte, &all.duration, &all.hold] {
-            family.remove(&self.labels);
-        }
-        all.cut_streams.remove(&self.labels);
-        for reason in RETRY_REASONS {
-            all.retries.remove(&self.reason_labels(reason));
-        }
-        all.requests.remove(&self.code_labels(200));
-        for code in self
-            .other_codes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-        {
-            all.requests.remove(&self.code_labels(*code));
-        }
-    }
-
-    fn code_labels(&self, code: u16) -> CodeLabels {
-        CodeLabels {
-            namespace: self.labels.namespace.clone(),
-            service: self.labels.service.clone(),
-            code,
-        }
-    }
-
-    fn pod_labels(&self, pod: &str) -> PodLabels {
-        PodLabels {
-            namespace: self.labels.namespace.clone(),
-            service: self.labels.service.clone(),
-            pod: pod.into(),
-        }
-    }
-
-    fn reason_labels(&self, reason: &'static str) -> ReasonLabels {
-        ReasonLabels {
-            namespace: self.labels.namespace.clone(),
-            service: self.labels.service.clone(),
-            reason,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gateway_that_knows_no_service_declares_its_load_and_one_that_does_declares_it_once() {
+        let metrics = Arc::new(Metrics::default());
+        let declared = |metrics: &Metrics| {
+            let load = metrics.encode_load().expect("encodes");
+            assert!(load.ends_with("# EOF\n"));
+            let types = load.lines().filter(|line| line.starts_with("# TYPE"));
+            let mut types: Vec<_> = types.map(str::to_owned).collect();
+            types.sort();
+            types
+        };
+        let without = declared(&metrics);
+        assert_eq!(
+            without,
+            [
+                "# TYPE pagoda_gateway_held_requests gauge",
+                "# TYPE pagoda_gateway_in_flight_requests gauge",
+                "# TYPE pagoda_gateway_requests counter",
+                "# TYPE pagoda_gateway_route_pods gauge",
+            ]
+        );
+        let service = metrics.service(&ServiceKey::new("team", "chat"));
+        assert_eq!(declared(&metrics), without);
+        service.forget();
+        assert_eq!(declared(&metrics), without);
+    }
 
     #[test]
     fn a_service_has_its_series_at_once_and_none_when_forgotten() {

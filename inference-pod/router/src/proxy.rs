@@ -1,33 +1,29 @@
-//! A request's way through the gateway: read, route, hold, choose, send, retry, relay.
+//! A request's way through the gateway: read, route, forward, relay.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
+use http::header::EXPECT;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
-use http_body::Body;
+use http::{HeaderValue, Method, Request, Response, Version};
 use hyper::body::Incoming;
-use tokio::time::Instant;
 
 use crate::access_log::{AccessLog, RequestRecord};
 use crate::body::{self, BodyError, ReadBody, ReadLimits};
 use crate::budget::ByteBudget;
-use crate::core::request_model::request_model;
-use crate::core::retry::{Attempts, Failure, Next};
-use crate::core::traffic;
+use crate::core::request_model::asked;
 use crate::directory::Directory;
+use crate::early;
 use crate::errors::ApiError;
-use crate::gather::gather;
-use crate::headers;
+use crate::forward::{Forward, PodAnswer, PodBody};
+use crate::headers::{self, is_event_stream};
 use crate::metrics::Metrics;
 use crate::models;
 use crate::relay::{GatewayBody, Relay};
-use crate::service::{Closed, HoldEnd, Placed, Pod, Service, Wave};
-use crate::upstream::{AttemptError, Upstream, UpstreamConfig, UpstreamRequest};
+use crate::service::Service;
+use crate::upstream::{Upstream, UpstreamConfig, UpstreamRequest};
 
 /// How requests are proxied.
 #[derive(Clone, Copy, Debug)]
@@ -75,13 +71,10 @@ pub struct Gateway {
     pub metrics: Arc<Metrics>,
     /// The memory of requests' bodies.
     pub budget: Arc<ByteBudget>,
-    upstream: Upstream,
-    config: ProxyConfig,
+    pub(crate) upstream: Upstream,
+    pub(crate) config: ProxyConfig,
 }
 
-/// An answer up to this size that is no event stream is gathered before its status goes out, so that a
-/// pod's death in its middle is a clean 502 or a retry instead of a torn body.
-const GATHERED_BYTES: u64 = 256 * 1024;
 /// What is read of a refused body before its connection is closed on it.
 const DRAINED_BYTES: usize = 64 << 20;
 const DRAINED_FOR: Duration = Duration::from_secs(5);
@@ -112,12 +105,49 @@ impl Gateway {
             id.clone(),
             request.uri().path(),
         );
-        let answered = self.route(peer, request, &id, &mut record).await;
-        Ok(match answered {
-            Ok(Answer::Pod(answer)) => self.pod_response(answer, &id, record),
-            Ok(Answer::Own(response)) => own_response(response, record),
+        let routed = self.route(peer, request, &id, &mut record).await;
+        Ok(match routed {
+            Ok(Route::Pod(routed)) => self.forward(routed, id, record).await,
+            Ok(Route::Own(response)) => own_response(response, record),
             Err(error) => refusal(error, &id, &mut record),
         })
+    }
+
+    async fn forward(
+        self: Arc<Self>,
+        routed: Routed,
+        id: HeaderValue,
+        record: RequestRecord,
+    ) -> Response<GatewayBody> {
+        let Routed {
+            service,
+            request,
+            body,
+            stream,
+        } = routed;
+        let early = service.early_stream().filter(|_| stream);
+        let (gateway, of) = (Arc::clone(&self), Arc::clone(&service));
+        let forward = Forward::new(gateway, of, request, body, record);
+        match early {
+            Some(after) => early::answer(self, service, forward, after, id).await,
+            None => {
+                let (answered, record) = forward.run().await;
+                self.respond(answered, &id, record)
+            }
+        }
+    }
+
+    /// The response to the client.
+    pub(crate) fn respond(
+        &self,
+        answered: Result<PodAnswer, ApiError>,
+        id: &HeaderValue,
+        mut record: RequestRecord,
+    ) -> Response<GatewayBody> {
+        match answered {
+            Ok(answer) => self.pod_response(answer, id, record),
+            Err(error) => refusal(error, id, &mut record),
+        }
     }
 
     async fn route(
@@ -126,13 +156,13 @@ impl Gateway {
         request: Request<Incoming>,
         id: &HeaderValue,
         record: &mut RequestRecord,
-    ) -> Result<Answer, ApiError> {
+    ) -> Result<Route, ApiError> {
         let path = request.uri().path();
         let models = path == "/v1/models" || path.starts_with("/v1/models/");
         match *request.method() {
-            Method::GET | Method::HEAD if models => self.models(path).map(Answer::Own),
+            Method::GET | Method::HEAD if models => self.models(path).map(Route::Own),
             Method::POST if path.starts_with("/v1/") && !models => {
-                self.proxy(peer, request, id, record).await.map(Answer::Pod)
+                self.read(peer, request, id, record).await.map(Route::Pod)
             }
             _ if models => Err(ApiError::wrong_method("GET")),
             _ if path.starts_with("/v1/") => Err(ApiError::wrong_method("POST")),
@@ -150,18 +180,18 @@ impl Gateway {
         }
     }
 
-    async fn proxy(
+    async fn read(
         &self,
         peer: IpAddr,
         request: Request<Incoming>,
         id: &HeaderValue,
         record: &mut RequestRecord,
-    ) -> Result<PodAnswer, ApiError> {
+    ) -> Result<Routed, ApiError> {
         let (mut head, mut incoming) = request.into_parts();
         let read = body::read_body(&mut incoming, self.config.body, &self.budget).await;
         let waits_to_be_asked = head.headers.contains_key(EXPECT);
         let body = read.map_err(|error| refuse_body(&error, incoming, waits_to_be_asked))?;
-        let service = self.find_service(&body.bytes)?;
+        let (service, stream) = self.find_service(&body.bytes)?;
         record.routed(Arc::clone(&service), body.bytes.len());
         headers::to_upstream(&mut head.headers, peer, id);
         let path = head
@@ -175,20 +205,26 @@ impl Gateway {
             headers: head.headers,
             body: body.bytes.clone(),
         };
-        Forward::new(self, service, request, body, record)
-            .run()
-            .await
+        Ok(Routed {
+            service,
+            request,
+            body,
+            stream,
+        })
     }
 
-    fn find_service(&self, body: &[u8]) -> Result<Arc<Service>, ApiError> {
-        let model = request_model(body)?;
-        self.directory.lookup(&model).ok_or_else(|| {
+    /// The service that a body names, and whether the body asks for a stream.
+    fn find_service(&self, body: &[u8]) -> Result<(Arc<Service>, bool), ApiError> {
+        let asked = asked(body)?;
+        let found = self.directory.lookup(&asked.model);
+        let service = found.ok_or_else(|| {
             if self.directory.is_synced() {
-                ApiError::unknown_model(&model)
+                ApiError::unknown_model(&asked.model)
             } else {
                 ApiError::not_synced()
             }
-        })
+        })?;
+        Ok((service, asked.stream))
     }
 
     fn pod_response(
@@ -219,7 +255,7 @@ impl Gateway {
                 record.completed();
                 GatewayBody::full(bytes)
             }
-            PodBody::Coming(incoming) => GatewayBody::Relay(Box::pin(Relay::new(
+            PodBody::Coming(incoming) => GatewayBody::Relay(Box::new(Relay::new(
                 incoming,
                 event_stream,
                 self.config.stall_timeout,
@@ -231,20 +267,17 @@ impl Gateway {
     }
 }
 
-enum Answer {
+enum Route {
     Own(Response<GatewayBody>),
-    Pod(PodAnswer),
+    Pod(Routed),
 }
 
-struct PodAnswer {
-    head: http::response::Parts,
-    body: PodBody,
-    placed: Placed,
-}
-
-enum PodBody {
-    Whole(Bytes),
-    Coming(Incoming),
+/// A request that has been read and is for a service.
+struct Routed {
+    service: Arc<Service>,
+    request: UpstreamRequest,
+    body: ReadBody,
+    stream: bool,
 }
 
 fn own_response(
@@ -270,173 +303,4 @@ fn refuse_body(error: &BodyError, rest: Incoming, waits_to_be_asked: bool) -> Ap
         tokio::spawn(body::drain(rest, DRAINED_BYTES, DRAINED_FOR));
     }
     error.into()
-}
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    let event_stream = headers
-        .get(CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
-    event_stream && !headers.contains_key(CONTENT_ENCODING)
-}
-
-/// One request until a pod answers it.
-struct Forward<'a> {
-    gateway: &'a Gateway,
-    service: Arc<Service>,
-    request: UpstreamRequest,
-    body: ReadBody,
-    record: &'a mut RequestRecord,
-    attempts: Attempts,
-    tried: Vec<Arc<Pod>>,
-    deadline: Instant,
-    hold_timeout: Duration,
-    /// Decides which revision it goes to, for all of its attempts.
-    point: u32,
-}
-
-impl<'a> Forward<'a> {
-    fn new(
-        gateway: &'a Gateway,
-        service: Arc<Service>,
-        request: UpstreamRequest,
-        body: ReadBody,
-        record: &'a mut RequestRecord,
-    ) -> Self {
-        let hold_timeout = service.hold_timeout();
-        let attempts = Attempts::new(gateway.config.max_attempts);
-        Self {
-            gateway,
-            service,
-            request,
-            body,
-            record,
-            attempts,
-            tried: Vec::new(),
-            deadline: Instant::now() + hold_timeout,
-            hold_timeout,
-            point: rand::random_range(0..traffic::POINTS),
-        }
-    }
-
-    async fn run(mut self) -> Result<PodAnswer, ApiError> {
-        loop {
-            let wave = self.admit().await?;
-            let Some(placed) = self.service.place(&self.tried, self.point) else {
-                // The pods that had not failed it have gone since: those that had are better than none.
-                self.tried.clear();
-                tokio::task::yield_now().await;
-                continue;
-            };
-            drop(wave);
-            self.record.attempted();
-            match self.attempt(placed).await {
-                Ok(answer) => return Ok(answer),
-                Err((pod, error)) => self.after_failure(pod, &error).await?,
-            }
-        }
-    }
-
-    async fn admit(&mut self) -> Result<Option<Wave>, ApiError> {
-        let asked = Instant::now();
-        let admitted = self
-            .service
-            .admit(self.body.bytes.len(), self.deadline)
-            .await;
-        if !matches!(admitted, Ok(None)) {
-            self.record.held_for(asked.elapsed());
-        }
-        admitted.map_err(|end| self.hold_error(end))
-    }
-
-    async fn attempt(&self, mut placed: Placed) -> Result<PodAnswer, (Arc<Pod>, AttemptError)> {
-        match self.ask(&mut placed).await {
-            Ok((head, body)) => Ok(PodAnswer { head, body, placed }),
-            Err(error) => {
-                placed.attempt.failed();
-                Err((Arc::clone(&placed.pod), error))
-            }
-        }
-    }
-
-    async fn ask(
-        &self,
-        placed: &mut Placed,
-    ) -> Result<(http::response::Parts, PodBody), AttemptError> {
-        let upstream = &self.gateway.upstream;
-        let response = upstream.send(&placed.pod, &self.request).await?;
-        let (head, incoming) = response.into_parts();
-        placed.attempt.answered(head.status);
-        let small = incoming
-            .size_hint()
-            .exact()
-            .is_some_and(|bytes| bytes <= GATHERED_BYTES);
-        if !small || is_event_stream(&head.headers) {
-            return Ok((head, PodBody::Coming(incoming)));
-        }
-        let timeout = self.gateway.config.stall_timeout;
-        let whole = gather(incoming, &mut placed.attempt, timeout).await?;
-        Ok((head, PodBody::Whole(whole)))
-    }
-
-    async fn after_failure(&mut self, pod: Arc<Pod>, error: &AttemptError) -> Result<(), ApiError> {
-        tracing::warn!(service = %self.service.key, pod = &*pod.label, failure = ?error.failure, detail = error.detail, "an attempt failed");
-        if !self.tried.iter().any(|tried| Arc::ptr_eq(tried, &pod)) {
-            self.tried.push(pod);
-        }
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        match self
-            .attempts
-            .after(error.failure, self.service.untried(&self.tried), left)
-        {
-            Next::GiveUp => Err(self.given_up(error.failure)),
-            Next::OtherPod => {
-                self.service.metrics.count_retry(reason(error.failure));
-                Ok(())
-            }
-            Next::Wait(wait) => {
-                self.service.metrics.count_retry(reason(error.failure));
-                let asked = Instant::now();
-                let waited = self
-                    .service
-                    .wait_for_other_pod(self.body.bytes.len(), wait, &self.tried)
-                    .await;
-                self.record.held_for(asked.elapsed());
-                if self.service.untried(&self.tried) == 0 {
-                    self.tried.clear();
-                }
-                waited.map_err(|end| self.hold_error(end))
-            }
-        }
-    }
-
-    fn hold_error(&self, end: HoldEnd) -> ApiError {
-        match end {
-            HoldEnd::Refused(refusal) => ApiError::hold_refused(&self.service.key, refusal),
-            HoldEnd::Deadline => {
-                ApiError::held_too_long(&self.service.key, self.hold_timeout.as_secs())
-            }
-            HoldEnd::Closed(Closed::ShuttingDown) => ApiError::shutting_down(),
-            HoldEnd::Closed(Closed::Deleted) => ApiError::unknown_model(self.service.key.as_str()),
-        }
-    }
-
-    fn given_up(&self, last: Failure) -> ApiError {
-        let key = &self.service.key;
-        match last {
-            Failure::Connect => ApiError::unreachable(key),
-            Failure::Refused => ApiError::all_pods_refuse(key),
-            Failure::Broken => ApiError::pod_failed(key),
-            Failure::TimedOut => {
-                ApiError::pod_timed_out(key, self.gateway.upstream.head_timeout().as_secs())
-            }
-        }
-    }
-}
-
-fn reason(failure: Failure) -> &'static str {
-    match failure {
-        Failure::Connect => "connect",
-        Failure::Refused => "refused",
-        Failure::Broken | Failure::TimedOut => "broken",
-    }
 }

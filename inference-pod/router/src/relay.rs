@@ -16,6 +16,7 @@ use thiserror::Error;
 use tokio::time::{Instant, Sleep};
 
 use crate::access_log::RequestRecord;
+use crate::early::EarlyBody;
 use crate::errors::ApiError;
 use crate::service::Placed;
 use crate::sse::{WholeEvents, has_event_data};
@@ -30,7 +31,9 @@ pub enum GatewayBody {
     /// Bytes of the gateway's own, or of a pod's answer that came whole.
     Full(Option<Bytes>),
     /// A pod's, as it comes.
-    Relay(Pin<Box<Relay>>),
+    Relay(Box<Relay>),
+    /// A pod's, after comments while there was none.
+    Early(Box<EarlyBody>),
 }
 
 impl GatewayBody {
@@ -51,17 +54,16 @@ impl Body for GatewayBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         match self.get_mut() {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Relay(relay) => relay
-                .as_mut()
-                .poll_data(cx)
-                .map(|next| next.map(|data| data.map(Frame::data))),
+            Self::Relay(relay) => relay.poll_data(cx).map(as_frame),
+            Self::Early(early) => early.poll_data(cx).map(as_frame),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Full(bytes) => bytes.is_none(),
-            Self::Relay(relay) => relay.ended,
+            Self::Relay(relay) => relay.is_ended(),
+            Self::Early(early) => early.is_ended(),
         }
     }
 
@@ -69,9 +71,13 @@ impl Body for GatewayBody {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Self::Relay(relay) if relay.events.is_none() => relay.upstream.size_hint(),
-            Self::Relay(_) => SizeHint::default(),
+            Self::Relay(_) | Self::Early(_) => SizeHint::default(),
         }
     }
+}
+
+fn as_frame(next: Option<Result<Bytes, BrokenOff>>) -> Option<Result<Frame<Bytes>, BrokenOff>> {
+    next.map(|data| data.map(Frame::data))
 }
 
 /// A pod's response body, with the guards that count it.
@@ -105,7 +111,13 @@ impl Relay {
         }
     }
 
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+    /// Whether nothing follows.
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The next bytes.
+    pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
         while !self.ended {
             let frame = match Pin::new(&mut self.upstream).poll_frame(cx) {
                 Poll::Ready(frame) => frame,
@@ -142,6 +154,9 @@ impl Relay {
         let attempt = &mut self.placed.attempt;
         if attempt.awaits_first_byte() && (self.events.is_none() || has_event_data(data)) {
             attempt.first_byte();
+            if self.events.is_some() {
+                self.record.first_token();
+            }
         }
     }
 

@@ -239,6 +239,18 @@ impl Service {
         self.state.load().settings.hold_timeout
     }
 
+    /// After what time a held request for a stream is answered early; never without it.
+    pub fn early_stream(&self) -> Option<Duration> {
+        self.state.load().settings.early_stream
+    }
+
+    /// A client has seen the first of its answer, `after` its request came, if it asked for a stream.
+    pub fn saw_first_token(&self, after: Duration) {
+        if self.state.load().settings.tells_ttft {
+            self.metrics.ttft.observe(after.as_secs_f64());
+        }
+    }
+
     /// Chooses a pod that is not among `tried` and counts the request there. `point`, of
     /// [`traffic::POINTS`], is the request's own and decides which revision it goes to during a canary.
     pub fn place(self: &Arc<Self>, tried: &[Arc<Pod>], point: u32) -> Option<Placed> {

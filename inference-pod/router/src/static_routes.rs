@@ -44,6 +44,7 @@ struct StaticService {
     endpoints: Vec<SocketAddr>,
     hold_max_requests: Option<usize>,
     hold_timeout_seconds: Option<u64>,
+    early_stream_seconds: Option<u64>,
     pod_capacity: Option<usize>,
 }
 
@@ -76,6 +77,10 @@ fn apply(routes: &mut Routes, service: StaticService) -> Vec<ServiceKey> {
         hold_timeout: service
             .hold_timeout_seconds
             .map_or(defaults.hold_timeout, Duration::from_secs),
+        early_stream: service
+            .early_stream_seconds
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs),
         pod_capacity: service.pod_capacity.unwrap_or(defaults.pod_capacity),
         ..defaults
     };

@@ -91,10 +91,14 @@ pub struct Settings {
     pub hold_max_requests: usize,
     /// How long one request is held before it is refused.
     pub hold_timeout: Duration,
+    /// After this time a held request for a stream is answered, with comments until a pod is ready; never without it.
+    pub early_stream: Option<Duration>,
     /// Requests one pod computes at once; held requests are let go in waves of this many a ready pod.
     pub pod_capacity: usize,
     /// How requests are shared out among revisions.
     pub traffic: Traffic,
+    /// Whether times to first token are told with the load: a histogram that few services need.
+    pub tells_ttft: bool,
 }
 
 impl Default for Settings {
@@ -103,8 +107,10 @@ impl Default for Settings {
             policy: Policy::TwoChoices,
             hold_max_requests: 1000,
             hold_timeout: Duration::from_mins(2),
+            early_stream: None,
             pod_capacity: 64,
             traffic: Traffic::default(),
+            tells_ttft: false,
         }
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use pagoda_crds::InferenceService;
-use pagoda_crds::api::{InferenceServiceSpec, RoutingPolicy, TrafficShare};
+use pagoda_crds::api::{InferenceServiceSpec, Metric, RoutingPolicy, TrafficShare};
 use pagoda_crds::names::{LABEL_SERVICE, PORT_HTTP};
 use serde::Deserialize;
 
@@ -44,8 +44,10 @@ pub fn service_record(service: &RoutedService) -> ServiceRecord {
         },
         hold_max_requests: spec.routing.hold.max_requests as usize,
         hold_timeout: Duration::from_secs(spec.routing.hold.timeout_seconds.into()),
+        early_stream: early_stream(spec.routing.hold.early_stream_seconds),
         pod_capacity: spec.engine.max_sequences as usize,
         traffic: traffic(service),
+        tells_ttft: is_scaled_by_ttft(spec),
     };
     let created_seconds = service
         .metadata
@@ -58,6 +60,15 @@ pub fn service_record(service: &RoutedService) -> ServiceRecord {
         names,
         settings,
     }
+}
+
+fn early_stream(seconds: u32) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+}
+
+fn is_scaled_by_ttft(spec: &InferenceServiceSpec) -> bool {
+    let mut targets = spec.scaling.targets.iter();
+    targets.any(|target| target.metric == Metric::TimeToFirstToken)
 }
 
 /// How a canary shares requests out. What cannot be read or followed shares out nothing: all ready pods

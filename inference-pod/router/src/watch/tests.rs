@@ -79,8 +79,10 @@ fn a_service_is_known_by_its_own_name_unless_it_has_others() {
         policy: Policy::TwoChoices,
         hold_max_requests: 5,
         hold_timeout: Duration::from_secs(7),
+        early_stream: None,
         pod_capacity: 8,
         traffic: Traffic::default(),
+        tells_ttft: false,
     };
     assert_eq!(record.settings, expected);
     let named = json!({"model": {"names": ["a", "b"]}});
@@ -88,6 +90,21 @@ fn a_service_is_known_by_its_own_name_unless_it_has_others() {
         service_record(&service("chat", &named).0.expect("readable")).names,
         ["a", "b"]
     );
+}
+
+#[test]
+fn early_streams_and_times_to_first_token_are_as_the_spec_wants_them() {
+    let spec = json!({
+        "model": {},
+        "routing": {"hold": {"earlyStreamSeconds": 8}},
+        "scaling": {"targets": [{"metric": "TimeToFirstToken", "milliseconds": 500}]},
+    });
+    let settings = service_record(&service("chat", &spec).0.expect("readable")).settings;
+    assert_eq!(settings.early_stream, Some(Duration::from_secs(8)));
+    assert!(settings.tells_ttft);
+    let off = json!({"model": {}, "routing": {"hold": {"earlyStreamSeconds": 0}}});
+    let settings = service_record(&service("chat", &off).0.expect("readable")).settings;
+    assert_eq!((settings.early_stream, settings.tells_ttft), (None, false));
 }
 
 #[test]
