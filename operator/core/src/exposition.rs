@@ -51,18 +51,25 @@ impl Sample<'_> {
 /// All samples of the wanted series. One that cannot be read makes the whole text worthless: half of the
 /// numbers would look like less load.
 pub fn parse<'a>(text: &'a str, wanted: &[&str]) -> Result<Vec<Sample<'a>>, ExpositionError> {
-    let series = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    series
-        .filter_map(|line| {
-            let name = &line[..line
-                .find(|c: char| c == '{' || c.is_whitespace())
-                .unwrap_or(line.len())];
-            wanted.contains(&name).then(|| sample(name, line))
-        })
-        .collect()
+    let known = |name: &str| wanted.contains(&name).then_some(());
+    scan(text, known).map(|((), found)| found).collect()
+}
+
+/// Goes once through the text and reads the series that `field` knows; others cost a look at their names alone.
+pub fn scan<F>(
+    text: &str,
+    field: impl Fn(&str) -> Option<F>,
+) -> impl Iterator<Item = (F, Result<Sample<'_>, ExpositionError>)> {
+    text.lines().filter_map(move |line| {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            return None;
+        }
+        // Names are ASCII, so the byte that ends one begins a character.
+        let end = line.bytes().position(|b| b == b'{' || b == b' ' || b == b'\t');
+        let name = &line[..end.unwrap_or(line.len())];
+        Some((field(name)?, sample(name, line)))
+    })
 }
 
 /// Whether the text declares or holds a family: then a series that it lacks has not happened yet, and counts as 0.

@@ -1,48 +1,144 @@
 //! What a decision must remember of earlier moments.
 
-use std::collections::VecDeque;
+use std::{collections::HashMap, sync::Arc};
 
-use super::{Millis, Observation};
-use crate::validate::ScalingSettings;
+use pagoda_crds::api::{CapacityStatus, Metric};
 
-/// Requests per second are those of this long.
-const RATE_WINDOW_MILLIS: Millis = 10_000;
-/// A shorter look says nothing about a rate.
-const RATE_MINIMUM_MILLIS: Millis = 3_000;
+use super::{
+    Measured, Millis, Moment, Observation, PodSeen,
+    capacity::{Learner, RequestCost},
+    forecast::Forecast,
+    hpa::Pace,
+    panic::Panic,
+    recommend::kv_usage,
+    schedule::InEffect,
+    series::{Series, Spans},
+};
+use crate::validate::{ScalingSettings, TargetValue};
 
-/// Recommendations of the stabilisation window, arrivals of the rate window, and since when the service is idle.
+/// Which percentile of a latency is told where no target says.
+const USUAL_PERCENTILE: u32 = 95;
+
+/// Windows of what was measured, earlier recommendations and changes, the state of a burst, and since when the service is idle.
 ///
-/// A new history knows nothing before its first moment, and so removes nothing until that moment has left the window.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A new history knows nothing before its first moment, and so removes nothing until that moment has left the windows.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
-    /// `(when, recommended)`, oldest first. Strictly decreasing, for an older and lower one can never be the
-    /// maximum: the first is the largest of the window.
-    recommendations: VecDeque<(Millis, u32)>,
+    started: Option<Millis>,
     /// Since when nothing was asked of ready pods.
     idle_since: Option<Millis>,
-    at_gateways: Arrivals,
-    at_pods: Arrivals,
-    started: bool,
+    /// When somebody last did not tell his part.
+    last_partial: Option<Millis>,
+    in_flight: Series,
+    queued: Series,
+    kv_usage: Series,
+    gateway_arrivals: Series,
+    pod_arrivals: Series,
+    tokens: Series,
+    /// What each pod last counted, by its name.
+    counters: HashMap<Arc<str>, Counters>,
+    /// Sums of what pods counted since this history began.
+    arrived: u64,
+    generated: u64,
+    /// The number of pods at the last look, and what was asked for then.
+    current: u32,
+    asked: Option<(u32, Millis)>,
+    /// Since when fewer pods answer than were asked for without one more, and how many do.
+    short: Option<(Millis, u32)>,
+    pub(super) pace: Pace,
+    pub(super) panic: Panic,
+    pub(super) schedules: InEffect,
+    pub(super) forecast: Forecast,
+    pub(super) learner: Learner,
+}
+
+/// Counters of one pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counters {
+    arrived: Option<u64>,
+    generated: u64,
 }
 
 impl History {
+    /// A history that begins with what was learned before, as the status holds it.
+    pub fn restore(capacity: &[CapacityStatus]) -> Self {
+        Self { learner: Learner::restore(capacity), ..Self::default() }
+    }
+
+    /// What was learned of the pods, unrounded.
+    pub fn capacity(&self) -> Vec<CapacityStatus> {
+        self.learner.entries()
+    }
+
+    /// What a request costs at present, if known.
+    pub fn request_cost(&self) -> Option<RequestCost> {
+        self.learner.request_cost()
+    }
+
     /// Takes in a moment before it is decided on.
-    #[must_use]
-    pub(super) fn observe(mut self, seen: &Observation, now: Millis) -> Self {
-        if !self.started {
-            self.started = true;
-            self.recommendations.push_back((now, seen.current));
+    pub(super) fn observe(&mut self, settings: &ScalingSettings, seen: &Observation, at: Moment) {
+        let now = at.now;
+        self.note_number(settings, seen.current, now);
+        self.note_shortfall(seen, now);
+        if !seen.demand.complete {
+            self.last_partial = Some(now);
         }
-        let someone_came = self.at_gateways.note(seen.demand.gateway_arrivals, now)
-            | self.at_pods.note(seen.demand.pod_arrivals, now);
+        if seen.current == 0 {
+            // What was while there were no pods says nothing of how much there is once there are some.
+            self.in_flight.restart();
+            self.queued.restart();
+        }
+        let spans = spans(settings);
+        self.in_flight.note_gauge(seen.demand.in_flight_milli(), now, spans);
+        self.queued.note_gauge(seen.demand.queued_milli(), now, spans);
+        self.kv_usage.note_gauge(mean_kv_usage(&seen.pods), now, spans);
+        self.learner.note(&seen.pods, spans.long_millis, now);
+        let grew = self.note_counters(&seen.pods);
+        let told = seen.pods.iter().any(|pod| pod.reading.is_some());
+        let came = self.gateway_arrivals.note_counter(seen.demand.gateway_arrivals, now, spans);
+        self.pod_arrivals.note_counter(told.then_some(self.arrived), now, spans);
+        self.tokens.note_counter(told.then_some(self.generated), now, spans);
         // A pod that still loads is not idle: it was started for someone.
-        let idle = seen.demand.is_quiet() && !someone_came && seen.ready > 0 && seen.current > 0;
-        self.idle_since = if idle {
-            self.idle_since.or(Some(now))
-        } else {
-            None
-        };
-        self
+        let idle = seen.demand.is_quiet() && !came && !grew && seen.ready > 0 && seen.current > 0;
+        self.idle_since = idle.then(|| self.idle_since.unwrap_or(now));
+    }
+
+    /// What was measured, averaged over the window of the rule.
+    pub(super) fn measured(&self, settings: &ScalingSettings) -> Measured {
+        let mut measured = self.over(spans(settings).long_millis);
+        for metric in [Metric::TimeToFirstToken, Metric::InterTokenLatency] {
+            let millis = self.learner.measured_millis(metric, percentile(settings, metric));
+            measured.set(metric, millis.map(u64::from));
+        }
+        measured
+    }
+
+    /// The same, averaged over the panic window.
+    pub(super) fn measured_shortly(&self, settings: &ScalingSettings) -> Measured {
+        self.over(spans(settings).short_millis)
+    }
+
+    fn over(&self, window: Millis) -> Measured {
+        let mut measured = Measured::default();
+        measured.set(Metric::InFlightRequests, self.in_flight.mean(window));
+        measured.set(Metric::QueuedRequests, self.queued.mean(window));
+        // Pods alone do not say how many arrive: they count no held request.
+        let at_pods = self.pod_arrivals.rate_milli(window).unwrap_or(0);
+        let at_gateways = self.gateway_arrivals.rate_milli(window);
+        measured.set(Metric::RequestsPerSecond, at_gateways.map(|rate| rate.max(at_pods)));
+        measured.set(Metric::TokensPerSecond, self.tokens.rate_milli(window));
+        measured.set(Metric::KvCacheUtilization, self.kv_usage.mean(window));
+        measured
+    }
+
+    /// Time from the creation of a pod until it answers, if known.
+    pub(super) fn start_millis(&self) -> Option<Millis> {
+        self.learner.start_millis()
+    }
+
+    /// Records what is asked for from now on.
+    pub(super) fn ask(&mut self, replicas: u32, now: Millis) {
+        self.asked = Some((replicas, now));
     }
 
     /// For how long nothing was asked.
@@ -50,74 +146,110 @@ impl History {
         self.idle_since.map(|since| now.saturating_sub(since))
     }
 
-    /// Thousandths of a request that arrive per second. Pods alone do not say it: they count no held request.
-    pub(super) fn rate_milli(&self) -> Option<u64> {
-        let at_gateways = self.at_gateways.rate_milli()?;
-        Some(at_gateways.max(self.at_pods.rate_milli().unwrap_or(0)))
+    /// Whether somebody did not tell his part at some moment of the window of the rule.
+    pub(super) fn is_partial(&self, settings: &ScalingSettings, now: Millis) -> bool {
+        let window = spans(settings).long_millis;
+        self.last_partial.is_some_and(|last| last == now || last.saturating_add(window) > now)
     }
 
-    /// Notes a recommendation and returns the largest of the window.
-    pub(super) fn stabilize(
-        &mut self,
-        settings: &ScalingSettings,
-        recommended: u32,
-        now: Millis,
-    ) -> u32 {
-        let window = u64::from(settings.behavior.down.window_seconds) * 1000;
-        while self
-            .recommendations
-            .front()
-            .is_some_and(|(when, _)| when.saturating_add(window) <= now)
-        {
-            self.recommendations.pop_front();
-        }
-        while self
-            .recommendations
-            .back()
-            .is_some_and(|(_, replicas)| *replicas <= recommended)
-        {
-            self.recommendations.pop_back();
-        }
-        self.recommendations.push_back((now, recommended));
-        self.recommendations
-            .front()
-            .map_or(recommended, |(_, replicas)| *replicas)
+    /// Whether less was seen than a whole window of the rule.
+    pub(super) fn is_young(&self, settings: &ScalingSettings, now: Millis) -> bool {
+        let window = spans(settings).long_millis;
+        self.started.is_none_or(|started| started.saturating_add(window) > now)
     }
-}
 
-/// A count of arrivals over the rate window.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Arrivals {
-    /// `(when, count)`, oldest first, never decreasing.
-    counts: VecDeque<(Millis, u64)>,
-}
-
-impl Arrivals {
-    /// Takes in a count, and says whether someone came since the last one. A count that went back is another one
-    /// (a restarted process): it starts anew.
-    fn note(&mut self, count: Option<u64>, now: Millis) -> bool {
-        while self.counts.len() > 1 && self.counts[0].0.saturating_add(RATE_WINDOW_MILLIS) < now {
-            self.counts.pop_front();
-        }
-        let Some(count) = count else {
-            return false;
+    /// Pods for which it takes longer than the deadline to get ready, or to be made at all.
+    pub(super) fn overdue(&self, settings: &ScalingSettings, seen: &Observation, now: Millis) -> u32 {
+        let deadline = Millis::from(settings.progress_deadline_seconds) * 1000;
+        let late = self.short.is_some_and(|(since, _)| since.saturating_add(deadline) <= now);
+        // One that answered before and starts again has as long again.
+        let counts = |pod: &&PodSeen| {
+            !pod.ready && pod.age_millis >= deadline && (late || !self.counters.contains_key(&pod.name))
         };
-        let last = self.counts.back().map(|(_, count)| *count);
-        if last.is_some_and(|last| last > count) {
-            self.counts.clear();
-        }
-        self.counts.push_back((now, count));
-        last.is_some_and(|last| last != count)
+        let unready = seen.pods.iter().filter(counts).count() as u32;
+        let missing = seen.current.saturating_sub(seen.pods.len() as u32);
+        unready + if late { missing } else { 0 }
     }
 
-    fn rate_milli(&self) -> Option<u64> {
-        let (from, first) = *self.counts.front()?;
-        let (to, last) = *self.counts.back()?;
-        let span = to.saturating_sub(from);
-        if span < RATE_MINIMUM_MILLIS {
-            return None;
+    /// The number of pods may have changed since the last look, by our own hand or another's.
+    fn note_number(&mut self, settings: &ScalingSettings, current: u32, now: Millis) {
+        if self.started.is_none() {
+            self.started = Some(now);
+            self.pace.note(current, now);
+        } else if current != self.current {
+            let when = match self.asked {
+                Some((asked, when)) if asked == current => when,
+                _ => now,
+            };
+            self.pace.note_change(&settings.behavior, self.current, current, when);
         }
-        let rate = u128::from(last.saturating_sub(first)) * 1_000_000 / u128::from(span);
-        Some(u64::try_from(rate).unwrap_or(u64::MAX))
+        self.current = current;
+    }
+
+    fn note_shortfall(&mut self, seen: &Observation, now: Millis) {
+        self.short = match self.short {
+            _ if seen.ready >= seen.current => None,
+            Some((since, ready)) if seen.ready <= ready => Some((since, seen.ready)),
+            _ => Some((now, seen.ready)),
+        };
+    }
+
+    /// Adds up what each pod counted since it was last seen, and says whether somebody came. A count that went back began
+    /// anew, from zero.
+    fn note_counters(&mut self, pods: &[PodSeen]) -> bool {
+        let mut grew = false;
+        for (pod, reading) in pods.iter().filter_map(|pod| Some((pod, pod.reading.as_ref()?))) {
+            let open = reading.running.saturating_add(reading.waiting);
+            let now = Counters {
+                arrived: reading.finished.map(|finished| finished.saturating_add(open)),
+                generated: reading.generated_tokens,
+            };
+            let Some(before) = self.counters.insert(pod.name.clone(), now) else {
+                continue;
+            };
+            let came = match (before.arrived, now.arrived) {
+                (Some(before), Some(now)) => grown(before, now),
+                _ => 0,
+            };
+            grew |= before.arrived != now.arrived;
+            self.arrived = self.arrived.wrapping_add(came);
+            self.generated = self.generated.wrapping_add(grown(before.generated, now.generated));
+        }
+        if self.counters.len() > pods.len() {
+            let lives = |name: &Arc<str>| pods.iter().any(|pod| pod.name == *name);
+            self.counters.retain(|name, _| lives(name));
+        }
+        grew
+    }
+}
+
+/// The percentile that a target is about, or the usual one.
+fn percentile(settings: &ScalingSettings, metric: Metric) -> u32 {
+    let of = settings.targets.iter().find(|target| target.metric == metric);
+    match of.map(|target| target.value) {
+        Some(TargetValue::Latency { percentile, .. }) => percentile,
+        _ => USUAL_PERCENTILE,
+    }
+}
+
+/// Over the pods that tell.
+fn mean_kv_usage(pods: &[PodSeen]) -> Option<u64> {
+    let (mut sum, mut told) = (0, 0);
+    for usage in pods.iter().filter_map(kv_usage) {
+        (sum, told) = (sum + usage, told + 1);
+    }
+    u64::checked_div(sum, told)
+}
+
+fn grown(before: u64, now: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+fn spans(settings: &ScalingSettings) -> Spans {
+    let long_millis = Millis::from(settings.window_seconds.max(1)) * 1000;
+    let short = settings.panic.map_or(settings.window_seconds, |panic| panic.window_seconds);
+    Spans {
+        short_millis: (Millis::from(short.max(1)) * 1000).min(long_millis),
+        long_millis,
     }
 }

@@ -1,219 +1,147 @@
 //! How many pods a service should have.
 //!
-//! The rule is HPA v2's for a metric with an average value (`k8s.io/kubernetes/pkg/controller/podautoscaler`): within
-//! tolerance of `target x current` keep, else `ceil(demand / target)`, the largest of all targets wins, and downwards the
-//! largest recommendation of the stabilisation window. On top of it: to zero after idle time, from zero when the
-//! gateway holds requests.
+//! The rules are HPA v2's (`hpa`), with what an LLM needs on top: a panic window as Knative has it, so that a burst gets its pods at once
+//! (`panic`); to zero after idle time, and from zero when the gateway holds requests; schedules (`schedule`); and a look ahead by the time
+//! that a pod takes to load (`forecast`).
 //!
-//! What holds always, whatever is observed: bounds; never fewer pods on absent or partial knowledge; a
-//! controller that just started removes nothing before it has watched for as long as its rules ask.
+//! What holds always, whatever is observed: bounds; never fewer pods on absent, stale or partial knowledge; a controller that just
+//! started removes nothing before it has watched for as long as its rules ask; pods that were asked for and do not answer yet
+//! are supply on its way, so that a model that loads slowly, or never, draws no further pods.
 
+pub mod capacity;
+mod decision;
 mod demand;
+mod follow;
+mod forecast;
 mod history;
+mod hpa;
+mod panic;
 mod pod_reading;
+mod recommend;
+mod schedule;
+mod series;
 #[cfg(test)]
 mod tests;
 
-pub use demand::{Demand, GatewayReading, ServiceReadings, observe};
+pub use decision::{Decision, Foreseen, Inputs, Measured, Reason, Recommendation, Unit, What};
+pub use demand::{
+    Demand, GatewayReading, Observation, PodSeen, QueryReading, ServiceReadings, observe,
+};
 pub use history::History;
 pub use pod_reading::PodReading;
 
-use pagoda_crds::api::Metric;
-use std::fmt;
-
-use crate::validate::{ScalingSettings, TargetSetting, TargetValue};
+use crate::validate::ScalingSettings;
+use follow::Follow;
+use recommend::{Sources, recommend};
 
 /// Milliseconds on a clock that never goes back.
 pub type Millis = u64;
 
-/// What is known of a service at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observation {
-    /// Pods that the spec asks for.
-    pub current: u32,
-    /// Pods that answer.
-    pub ready: u32,
-    /// What clients ask of it.
-    pub demand: Demand,
-}
+/// Pause between two looks while anything goes on.
+const LOOK_MILLIS: Millis = 1_000;
+/// The same while nothing is asked of a service and its number of pods stands.
+const QUIET_LOOK_MILLIS: Millis = 5_000;
 
-/// The number of pods to have, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// Pods from now on.
-    pub replicas: u32,
-    /// Why.
-    pub reason: Reason,
-    /// What the decision was made from.
-    pub inputs: Inputs,
-}
-
-/// What a decision was made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inputs {
-    /// Pods before.
-    pub current: u32,
-    /// Pods that answer.
-    pub ready: u32,
-    /// The demand.
-    pub demand: Demand,
-    /// What each target asks for by itself, unbounded.
-    pub recommendations: Vec<Recommendation>,
-}
-
-/// What one target asks for.
+/// When a decision is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recommendation {
-    /// The target.
-    pub target: TargetSetting,
-    /// Thousandths of the metric in all, if known.
-    pub demand_milli: Option<u64>,
-    /// Pods; the present number while the metric is unknown.
-    pub replicas: u32,
-}
-
-/// Why a number of pods was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// Every metric is within tolerance of its target, or nothing asks for a change.
-    OnTarget,
-    /// A metric asks for more.
-    Above(Metric),
-    /// Every metric asks for fewer, and has for as long as the stabilisation window.
-    Below,
-    /// Every metric asks for fewer, but not yet for long enough.
-    Stabilizing,
-    /// A metric asks for more than the bounds allow.
-    AtMaximum(Metric),
-    /// Metrics ask for fewer than the bounds allow.
-    AtMinimum,
-    /// The number was outside the bounds.
-    OutOfBounds,
-    /// Nothing is known, so nothing changes.
-    NoMetrics,
-    /// Not all is known, so nothing shrinks.
-    PartialMetrics,
-    /// No request for as long as `idleSeconds`.
-    Idle,
-    /// No pods, and no request.
-    AtZero,
-    /// No pods, and the gateway holds requests.
-    Wake,
-}
-
-impl Reason {
-    /// CamelCase word for events and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OnTarget => "OnTarget",
-            Self::Above(_) => "AboveTarget",
-            Self::Below => "BelowTarget",
-            Self::Stabilizing => "Stabilizing",
-            Self::AtMaximum(_) => "AtMaximum",
-            Self::AtMinimum => "AtMinimum",
-            Self::OutOfBounds => "OutOfBounds",
-            Self::NoMetrics => "NoMetrics",
-            Self::PartialMetrics => "PartialMetrics",
-            Self::Idle => "Idle",
-            Self::AtZero => "AtZero",
-            Self::Wake => "WakeFromZero",
-        }
-    }
-}
-
-impl fmt::Display for Decision {
-    /// One line for status and events, with the numbers.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.reason.as_str())?;
-        let known = self
-            .inputs
-            .recommendations
-            .iter()
-            .filter_map(|r| Some((r.target, r.demand_milli?)));
-        for (i, (target, demand_milli)) in known.enumerate() {
-            let separator = if i == 0 { ": " } else { ", " };
-            let TargetValue::Each { milli } = target.value else {
-                continue;
-            };
-            let (demand, each) = (decimal(demand_milli), decimal(milli));
-            write!(
-                f,
-                "{separator}{} {demand}, target {each} a pod",
-                target.metric.as_str()
-            )?;
-        }
-        if self.inputs.demand.held > 0 {
-            write!(f, " ({} held)", self.inputs.demand.held)?;
-        }
-        Ok(())
-    }
-}
-
-fn decimal(milli: u64) -> String {
-    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+pub struct Moment {
+    /// On a clock that never goes back.
+    pub now: Millis,
+    /// On the wall, in seconds since 1970. Only schedules and what recurs by the week look at it, so that a clock that is set changes
+    /// nothing else.
+    pub unix_seconds: i64,
 }
 
 /// Decides the number of pods, and returns what the next decision must remember.
 pub fn decide(
     settings: &ScalingSettings,
     seen: &Observation,
-    history: History,
-    now: Millis,
+    mut history: History,
+    at: Moment,
 ) -> (Decision, History) {
-    let mut history = history.observe(seen, now);
-    let recommendations = recommend(settings, seen, history.rate_milli());
+    history.observe(settings, seen, at);
+    let mut inputs = inputs(settings, seen, &mut history, at);
+    let bounds = Bounds::of(&inputs);
+    let idle = history.idle_millis(at.now);
     let (replicas, reason) = if seen.current == 0 {
-        from_zero(settings, seen, &recommendations)
-    } else if seen.current != bound(settings, seen.current) {
-        (bound(settings, seen.current), Reason::OutOfBounds)
-    } else if history
-        .idle_millis(now)
-        .is_some_and(|idle| goes_to_zero(settings, idle))
-    {
+        history.panic.end();
+        from_zero(seen, &inputs, bounds)
+    } else if seen.current != bounds.clamp(seen.current) {
+        out_of_bounds(&inputs, bounds)
+    } else if inputs.min_replicas == 0 && idle.is_some_and(|idle| is_idle(settings, idle)) {
         (0, Reason::Idle)
     } else {
-        follow(settings, seen, &recommendations, &mut history, now)
+        Follow { settings, seen, at, bounds }.decide(&mut inputs, &mut history)
     };
-    let inputs = Inputs {
-        current: seen.current,
-        ready: seen.ready,
-        demand: seen.demand.clone(),
-        recommendations,
-    };
-    (
-        Decision {
-            replicas,
-            reason,
-            inputs,
-        },
-        history,
-    )
+    history.ask(replicas, at.now);
+    let next_look = next_look(settings, seen, &history, at, replicas);
+    (Decision { replicas, reason, inputs, next_look }, history)
 }
 
-fn goes_to_zero(settings: &ScalingSettings, idle_millis: Millis) -> bool {
-    settings.min_replicas == 0 && idle_millis >= u64::from(settings.idle_seconds) * 1000
-}
-
-/// Metrics never ask for zero: that is what idle time is for.
-fn bound(settings: &ScalingSettings, replicas: u32) -> u32 {
-    replicas.clamp(settings.min_replicas.max(1), settings.max_replicas)
-}
-
-fn from_zero(
+fn inputs(
     settings: &ScalingSettings,
     seen: &Observation,
-    recommendations: &[Recommendation],
-) -> (u32, Reason) {
-    if settings.min_replicas > 0 {
-        (settings.min_replicas, Reason::OutOfBounds)
-    } else if seen.demand.held > 0 {
-        let wanted = recommendations
-            .iter()
-            .map(|r| r.replicas)
-            .max()
-            .unwrap_or(1);
-        (bound(settings, wanted), Reason::Wake)
+    history: &mut History,
+    at: Moment,
+) -> Inputs {
+    let measured = history.measured(settings);
+    let schedule = history.schedules.at(&settings.schedules, at.unix_seconds);
+    let scheduled = schedule.as_ref().map_or(0, |(_, least)| *least);
+    let partial = history.is_partial(settings, at.now);
+    let sources = Sources { settings, seen, measured: &measured, partial, now: at.now };
+    let recommendations = recommend(&sources, &mut history.learner);
+    // The first of the largest, as HPA names it.
+    let winner = (0..recommendations.len()).rev().max_by_key(|i| recommendations[*i].replicas);
+    Inputs {
+        current: seen.current,
+        ready: seen.ready,
+        pending: seen.current.saturating_sub(seen.ready),
+        overdue: history.overdue(settings, seen, at.now),
+        demand: seen.demand.clone(),
+        measured,
+        recommendations,
+        winner: winner.map(|i| i as u8),
+        min_replicas: settings.min_replicas.max(scheduled).min(settings.max_replicas),
+        max_replicas: settings.max_replicas,
+        schedule: schedule.and_then(|(name, least)| (least > settings.min_replicas).then_some(name)),
+        ..Inputs::default()
+    }
+}
+
+/// Fewest and most pods at one moment, zero aside: metrics never ask for zero, that is what idle time is for.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    least: u32,
+    most: u32,
+}
+
+impl Bounds {
+    fn of(inputs: &Inputs) -> Self {
+        let most = inputs.max_replicas.max(1);
+        Self { least: inputs.min_replicas.clamp(1, most), most }
+    }
+
+    fn clamp(self, replicas: u32) -> u32 {
+        replicas.clamp(self.least, self.most)
+    }
+}
+
+fn is_idle(settings: &ScalingSettings, idle_millis: Millis) -> bool {
+    idle_millis >= Millis::from(settings.idle_seconds) * 1000
+}
+
+fn out_of_bounds(inputs: &Inputs, bounds: Bounds) -> (u32, Reason) {
+    let replicas = bounds.clamp(inputs.current);
+    let scheduled = replicas > inputs.current && inputs.schedule.is_some();
+    (replicas, if scheduled { Reason::Scheduled } else { Reason::OutOfBounds })
+}
+
+fn from_zero(seen: &Observation, inputs: &Inputs, bounds: Bounds) -> (u32, Reason) {
+    let wanted = inputs.recommendations.iter().map(|r| r.replicas).max();
+    if seen.demand.held > 0 {
+        (bounds.clamp(wanted.unwrap_or(1)), Reason::Wake)
+    } else if inputs.min_replicas > 0 {
+        out_of_bounds(inputs, bounds)
     } else if seen.demand.complete {
         (0, Reason::AtZero)
     } else {
@@ -221,95 +149,23 @@ fn from_zero(
     }
 }
 
-/// What each target asks for. With partial knowledge the demand is a lower bound, so it may ask for more and never
-/// for fewer.
-fn recommend(
+/// Soon while anything goes on; a service that is quiet and as small as it may be waits a little longer, and none longer than until
+/// a schedule changes what counts.
+fn next_look(
     settings: &ScalingSettings,
     seen: &Observation,
-    rate_milli: Option<u64>,
-) -> Vec<Recommendation> {
-    let current = seen.current;
-    let each = |target: &TargetSetting| {
-        let demand_milli = match target.metric {
-            Metric::InFlightRequests => seen.demand.in_flight_milli(),
-            Metric::RequestsPerSecond => rate_milli,
-            _ => None,
-        };
-        let tolerance_percent = settings.behavior.up.tolerance_milli / 10;
-        let wanted = match (demand_milli, target.value) {
-            (Some(demand), TargetValue::Each { milli }) => {
-                by_ratio(demand, milli, current, tolerance_percent)
-            }
-            _ => current,
-        };
-        let replicas = if seen.demand.complete && demand_milli.is_some() {
-            wanted
-        } else {
-            wanted.max(current)
-        };
-        Recommendation {
-            target: *target,
-            demand_milli,
-            replicas,
-        }
-    };
-    settings.targets.iter().map(each).collect()
-}
-
-/// HPA's rule in integers: demand and target in thousandths, so that no rounding moves a pod.
-fn by_ratio(demand_milli: u64, target_milli: u64, current: u32, tolerance_percent: u32) -> u32 {
-    let (demand, target) = (u128::from(demand_milli), u128::from(target_milli.max(1)));
-    let carried = target * u128::from(current);
-    if demand.abs_diff(carried) * 100 <= u128::from(tolerance_percent) * carried && current > 0 {
-        return current;
-    }
-    u32::try_from(demand.div_ceil(target)).unwrap_or(u32::MAX)
-}
-
-fn follow(
-    settings: &ScalingSettings,
-    seen: &Observation,
-    recommendations: &[Recommendation],
-    history: &mut History,
-    now: Millis,
-) -> (u32, Reason) {
-    let current = seen.current;
-    let blind = !seen.demand.complete;
-    let top = recommendations.iter().max_by_key(|r| r.replicas);
-    // Without targets the minimum alone counts. A blind moment counts as a wish for what there is, so that fewer must
-    // be wished for anew.
-    let wanted = top
-        .map_or(settings.min_replicas, |r| r.replicas)
-        .max(if blind { current } else { 0 });
-    let bounded = bound(settings, wanted);
-    let stable = history.stabilize(settings, bounded, now);
-    let replicas = if bounded < current {
-        stable.min(current)
-    } else {
-        bounded
-    };
-    (
-        replicas,
-        follow_reason(top, wanted, bounded, replicas, current, blind),
-    )
-}
-
-fn follow_reason(
-    top: Option<&Recommendation>,
-    wanted: u32,
-    bounded: u32,
+    history: &History,
+    at: Moment,
     replicas: u32,
-    current: u32,
-    blind: bool,
-) -> Reason {
-    match top {
-        Some(top) if wanted > bounded => Reason::AtMaximum(top.target.metric),
-        Some(top) if replicas > current => Reason::Above(top.target.metric),
-        _ if replicas < current => Reason::Below,
-        _ if bounded < current => Reason::Stabilizing,
-        Some(top) if blind && top.demand_milli.is_none() => Reason::NoMetrics,
-        _ if blind => Reason::PartialMetrics,
-        _ if wanted < bounded => Reason::AtMinimum,
-        _ => Reason::OnTarget,
-    }
+) -> Millis {
+    let least = settings.min_replicas;
+    let settled = replicas == seen.current && seen.ready == seen.current && replicas == least;
+    let pause = if settled && seen.demand.is_quiet() && settings.queries().is_empty() {
+        QUIET_LOOK_MILLIS
+    } else {
+        LOOK_MILLIS
+    };
+    let until = history.schedules.until().map(|until| until.saturating_sub(at.unix_seconds));
+    let schedule = until.map_or(Millis::MAX, |seconds| seconds.max(1) as Millis * 1000);
+    at.now.saturating_add(pause.min(schedule))
 }

@@ -1,9 +1,16 @@
 //! What a pod's server counts, whichever server it is.
+//!
+//! Load is required: a text without it is worthless, and one that says nonsense about it as well, for half of the numbers
+//! would look like less load. What only helps to know how much a pod can carry (latencies, KV use, the engine's own
+//! account of its work) is absent when it makes no sense, and the rest stands.
 
-use crate::exposition::{ExpositionError, declares, parse};
+use std::sync::Arc;
+
+use super::capacity::histogram::{Histogram, MOST_BUCKETS};
+use crate::exposition::{ExpositionError, Sample, declares, scan};
 
 /// Counts of one pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodReading {
     /// Requests that decode or prefill.
     pub running: u64,
@@ -13,58 +20,170 @@ pub struct PodReading {
     pub finished: Option<u64>,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Prompt tokens of requests, found in the KV cache or not; none where the server does not count them.
+    pub prompt_tokens: Option<u64>,
     /// Prompt tokens looked up in the KV cache.
     pub cache_queries: u64,
     /// Of those, tokens that were found.
     pub cache_hits: u64,
+    /// Thousandths of the KV cache that are in use, 0 to 1000; none where the server does not tell.
+    pub kv_usage_milli: Option<u32>,
+    /// What the engine has computed; Pagoda's alone tells.
+    pub work: Option<Work>,
+    /// What clients felt; none where the server does not tell.
+    pub latencies: Option<Arc<Latencies>>,
 }
 
-/// The names that a server gives to what is counted. Some versions leave out `_total`.
+/// What an engine has computed since it started, and what it may compute at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Microseconds in steps.
+    pub busy_micros: u64,
+    /// Prompt tokens computed; those found in the KV cache are not.
+    pub prefill_tokens: u64,
+    /// Steps in which any sequence decoded.
+    pub decode_steps: u64,
+    /// Tokens decoded in them.
+    pub decode_tokens: u64,
+    /// Sequences that run at once at most; 0 where not told.
+    pub most_sequences: u64,
+    /// Tokens of a step at most; 0 where not told.
+    pub most_step_tokens: u64,
+}
+
+/// Latencies since the server started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latencies {
+    /// Arrival to first token.
+    pub first_token: Option<Histogram>,
+    /// Between two tokens of a sequence.
+    pub inter_token: Option<Histogram>,
+}
+
+/// What a series tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Running,
+    Waiting,
+    Finished,
+    Generated,
+    Prompt,
+    CacheQueries,
+    CacheHits,
+    KvUsage,
+    FirstToken(Part),
+    InterToken(Part),
+    Busy,
+    PrefillTokens,
+    DecodeSteps,
+    DecodeTokens,
+    MostSequences,
+    MostStepTokens,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Bucket,
+    Sum,
+    Count,
+}
+
+/// The names that a server gives to what is counted.
 struct Dialect {
     running: &'static str,
-    waiting: &'static str,
-    finished: &'static [&'static str],
-    generated: &'static [&'static str],
-    cache_queries: &'static [&'static str],
-    cache_hits: &'static [&'static str],
+    prefixes: &'static [&'static str],
+    /// Name after the prefix, meaning, rank: some versions tell a thing under an old name and a new one, of which the lower
+    /// rank counts.
+    series: &'static [(&'static str, Field, u8)],
+    counts_finished: bool,
+    /// Every prompt is looked up in the cache, so nothing else is counted as such.
+    looks_every_prompt_up: bool,
 }
 
-/// Pagoda's engine speaks as vLLM does.
+/// Pagoda's engine speaks as vLLM does, and of its work besides.
 const VLLM: Dialect = Dialect {
     running: "vllm:num_requests_running",
-    waiting: "vllm:num_requests_waiting",
-    finished: &["vllm:request_success_total", "vllm:request_success"],
-    generated: &["vllm:generation_tokens_total", "vllm:generation_tokens"],
-    cache_queries: &[
-        "vllm:prefix_cache_queries_total",
-        "vllm:prefix_cache_queries",
-        "vllm:gpu_prefix_cache_queries_total",
-        "vllm:gpu_prefix_cache_queries",
+    prefixes: &["vllm:", "pagoda_engine_"],
+    series: &[
+        ("num_requests_running", Field::Running, 0),
+        ("num_requests_waiting", Field::Waiting, 0),
+        ("request_success_total", Field::Finished, 0),
+        ("request_success", Field::Finished, 1),
+        ("generation_tokens_total", Field::Generated, 0),
+        ("generation_tokens", Field::Generated, 1),
+        ("prompt_tokens_total", Field::Prompt, 0),
+        ("prompt_tokens", Field::Prompt, 1),
+        ("prefix_cache_queries_total", Field::CacheQueries, 0),
+        ("prefix_cache_queries", Field::CacheQueries, 1),
+        ("gpu_prefix_cache_queries_total", Field::CacheQueries, 2),
+        ("gpu_prefix_cache_queries", Field::CacheQueries, 3),
+        ("prefix_cache_hits_total", Field::CacheHits, 0),
+        ("prefix_cache_hits", Field::CacheHits, 1),
+        ("gpu_prefix_cache_hits_total", Field::CacheHits, 2),
+        ("gpu_prefix_cache_hits", Field::CacheHits, 3),
+        ("kv_cache_usage_perc", Field::KvUsage, 0),
+        ("gpu_cache_usage_perc", Field::KvUsage, 1),
+        ("time_to_first_token_seconds_bucket", Field::FirstToken(Part::Bucket), 0),
+        ("time_to_first_token_seconds_sum", Field::FirstToken(Part::Sum), 0),
+        ("time_to_first_token_seconds_count", Field::FirstToken(Part::Count), 0),
+        ("inter_token_latency_seconds_bucket", Field::InterToken(Part::Bucket), 0),
+        ("inter_token_latency_seconds_sum", Field::InterToken(Part::Sum), 0),
+        ("inter_token_latency_seconds_count", Field::InterToken(Part::Count), 0),
+        ("time_per_output_token_seconds_bucket", Field::InterToken(Part::Bucket), 1),
+        ("time_per_output_token_seconds_sum", Field::InterToken(Part::Sum), 1),
+        ("time_per_output_token_seconds_count", Field::InterToken(Part::Count), 1),
+        ("busy_seconds_total", Field::Busy, 0),
+        ("prefill_tokens_total", Field::PrefillTokens, 0),
+        ("decode_steps_total", Field::DecodeSteps, 0),
+        ("decode_tokens_total", Field::DecodeTokens, 0),
+        ("max_sequences", Field::MostSequences, 0),
+        ("max_step_tokens", Field::MostStepTokens, 0),
     ],
-    cache_hits: &[
-        "vllm:prefix_cache_hits_total",
-        "vllm:prefix_cache_hits",
-        "vllm:gpu_prefix_cache_hits_total",
-        "vllm:gpu_prefix_cache_hits",
-    ],
+    counts_finished: true,
+    looks_every_prompt_up: false,
 };
 
 const SGLANG: Dialect = Dialect {
     running: "sglang:num_running_reqs",
-    waiting: "sglang:num_queue_reqs",
-    finished: &["sglang:num_requests_total", "sglang:num_requests"],
-    generated: &["sglang:generation_tokens_total", "sglang:generation_tokens"],
-    cache_queries: &["sglang:prompt_tokens_total", "sglang:prompt_tokens"],
-    cache_hits: &["sglang:cached_tokens_total", "sglang:cached_tokens"],
+    prefixes: &["sglang:"],
+    series: &[
+        ("num_running_reqs", Field::Running, 0),
+        ("num_queue_reqs", Field::Waiting, 0),
+        ("num_requests_total", Field::Finished, 0),
+        ("num_requests", Field::Finished, 1),
+        ("generation_tokens_total", Field::Generated, 0),
+        ("generation_tokens", Field::Generated, 1),
+        ("prompt_tokens_total", Field::Prompt, 0),
+        ("prompt_tokens", Field::Prompt, 1),
+        ("cached_tokens_total", Field::CacheHits, 0),
+        ("cached_tokens", Field::CacheHits, 1),
+        ("token_usage", Field::KvUsage, 0),
+        ("time_to_first_token_seconds_bucket", Field::FirstToken(Part::Bucket), 0),
+        ("time_to_first_token_seconds_sum", Field::FirstToken(Part::Sum), 0),
+        ("time_to_first_token_seconds_count", Field::FirstToken(Part::Count), 0),
+        ("inter_token_latency_seconds_bucket", Field::InterToken(Part::Bucket), 0),
+        ("inter_token_latency_seconds_sum", Field::InterToken(Part::Sum), 0),
+        ("inter_token_latency_seconds_count", Field::InterToken(Part::Count), 0),
+        ("time_per_output_token_seconds_bucket", Field::InterToken(Part::Bucket), 1),
+        ("time_per_output_token_seconds_sum", Field::InterToken(Part::Sum), 1),
+        ("time_per_output_token_seconds_count", Field::InterToken(Part::Count), 1),
+    ],
+    counts_finished: true,
+    looks_every_prompt_up: true,
 };
 
 const LLAMA_SERVER: Dialect = Dialect {
     running: "llamacpp:requests_processing",
-    waiting: "llamacpp:requests_deferred",
-    finished: &[],
-    generated: &["llamacpp:tokens_predicted_total"],
-    cache_queries: &[],
-    cache_hits: &[],
+    prefixes: &["llamacpp:"],
+    series: &[
+        ("requests_processing", Field::Running, 0),
+        ("requests_deferred", Field::Waiting, 0),
+        ("tokens_predicted_total", Field::Generated, 0),
+        ("prompt_tokens_total", Field::Prompt, 0),
+        ("kv_cache_usage_ratio", Field::KvUsage, 0),
+    ],
+    counts_finished: false,
+    looks_every_prompt_up: false,
 };
 
 impl PodReading {
@@ -74,35 +193,235 @@ impl PodReading {
             .into_iter()
             .find(|dialect| declares(text, dialect.running))
             .ok_or_else(|| ExpositionError::Malformed(VLLM.running.to_owned()))?;
-        dialect.read(text)
+        let mut draft = Draft::default();
+        for ((field, rank), sample) in scan(text, |name| dialect.field(name)) {
+            draft.take(field, rank, sample)?;
+        }
+        Ok(draft.finish(dialect))
+    }
+
+    /// Requests in the pod.
+    pub fn in_flight(&self) -> u64 {
+        self.running.saturating_add(self.waiting)
     }
 }
 
 impl Dialect {
-    fn read(&self, text: &str) -> Result<PodReading, ExpositionError> {
-        let wanted: Vec<&str> = [self.running, self.waiting]
-            .iter()
-            .chain(self.finished)
-            .chain(self.generated)
-            .chain(self.cache_queries)
-            .chain(self.cache_hits)
-            .copied()
-            .collect();
-        let mut reading = PodReading {
-            finished: (!self.finished.is_empty()).then_some(0),
-            ..PodReading::default()
-        };
-        for sample in parse(text, &wanted)? {
-            let count = sample.count();
-            match sample.name {
-                name if name == self.running => reading.running += count,
-                name if name == self.waiting => reading.waiting += count,
-                name if self.generated.contains(&name) => reading.generated_tokens += count,
-                name if self.cache_queries.contains(&name) => reading.cache_queries += count,
-                name if self.cache_hits.contains(&name) => reading.cache_hits += count,
-                _ => *reading.finished.get_or_insert(0) += count,
-            }
-        }
-        Ok(reading)
+    fn field(&self, name: &str) -> Option<(Field, u8)> {
+        let known = self.prefixes.iter().find_map(|p| name.strip_prefix(p))?;
+        let (_, field, rank) = self.series.iter().find(|(series, ..)| *series == known)?;
+        Some((*field, *rank))
     }
 }
+
+/// Counts as they come in.
+#[derive(Default)]
+struct Draft {
+    running: u64,
+    waiting: u64,
+    finished: Ranked,
+    generated: Ranked,
+    prompt: Ranked,
+    cache_queries: Ranked,
+    cache_hits: Ranked,
+    kv_usage: Usage,
+    first_token: DraftHistogram,
+    inter_token: DraftHistogram,
+    work: Option<Work>,
+}
+
+impl Draft {
+    fn take(
+        &mut self,
+        field: Field,
+        rank: u8,
+        sample: Result<Sample<'_>, ExpositionError>,
+    ) -> Result<(), ExpositionError> {
+        match field {
+            Field::FirstToken(part) => self.first_token.take(part, rank, sample.ok()),
+            Field::InterToken(part) => self.inter_token.take(part, rank, sample.ok()),
+            Field::KvUsage => self.kv_usage.take(rank, sample.ok().map(|s| s.value)),
+            _ => self.count(field, rank, &sample?),
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, field: Field, rank: u8, sample: &Sample<'_>) {
+        let count = sample.count();
+        match field {
+            Field::Running => self.running = self.running.saturating_add(count),
+            Field::Waiting => self.waiting = self.waiting.saturating_add(count),
+            Field::Finished => self.finished.add(rank, count),
+            Field::Generated => self.generated.add(rank, count),
+            Field::Prompt => self.prompt.add(rank, count),
+            Field::CacheQueries => self.cache_queries.add(rank, count),
+            Field::CacheHits => self.cache_hits.add(rank, count),
+            _ => {
+                let work = self.work.get_or_insert_default();
+                match field {
+                    Field::Busy => work.busy_micros = micros(sample.value),
+                    Field::PrefillTokens => work.prefill_tokens = count,
+                    Field::DecodeSteps => work.decode_steps = count,
+                    Field::DecodeTokens => work.decode_tokens = count,
+                    Field::MostSequences => work.most_sequences = count,
+                    _ => work.most_step_tokens = count,
+                }
+            }
+        }
+    }
+
+    fn finish(self, dialect: &Dialect) -> PodReading {
+        let latencies = Latencies {
+            first_token: self.first_token.finish(),
+            inter_token: self.inter_token.finish(),
+        };
+        let queries = if dialect.looks_every_prompt_up {
+            &self.prompt
+        } else {
+            &self.cache_queries
+        };
+        PodReading {
+            running: self.running,
+            waiting: self.waiting,
+            finished: dialect
+                .counts_finished
+                .then_some(self.finished.count.unwrap_or(0)),
+            generated_tokens: self.generated.count.unwrap_or(0),
+            prompt_tokens: self.prompt.count,
+            cache_queries: queries.count.unwrap_or(0),
+            cache_hits: self.cache_hits.count.unwrap_or(0),
+            kv_usage_milli: self.kv_usage.finish(),
+            work: self.work,
+            latencies: (latencies != Latencies::default()).then(|| Arc::new(latencies)),
+        }
+    }
+}
+
+/// A sum over the series of the best name.
+#[derive(Default)]
+struct Ranked {
+    rank: u8,
+    count: Option<u64>,
+}
+
+impl Ranked {
+    fn add(&mut self, rank: u8, count: u64) {
+        if self.count.is_none() || rank < self.rank {
+            (self.rank, self.count) = (rank, Some(count));
+        } else if rank == self.rank {
+            self.count = self.count.map(|sum| sum.saturating_add(count));
+        }
+    }
+}
+
+/// A mean over the engines of a pod.
+#[derive(Default)]
+struct Usage {
+    rank: u8,
+    sum: f64,
+    engines: u32,
+    nonsense: bool,
+}
+
+impl Usage {
+    fn take(&mut self, rank: u8, value: Option<f64>) {
+        let Some(value) = value else {
+            self.nonsense = true;
+            return;
+        };
+        if self.engines == 0 || rank < self.rank {
+            (self.rank, self.sum, self.engines) = (rank, value, 1);
+        } else if rank == self.rank {
+            self.sum += value;
+            self.engines += 1;
+        }
+    }
+
+    /// A share; what lies above 1 is another unit, and no share.
+    fn finish(self) -> Option<u32> {
+        let mean = self.sum / f64::from(self.engines.max(1));
+        let makes_sense = self.engines > 0 && !self.nonsense && mean <= 1.001;
+        makes_sense.then(|| ((mean * 1000.0).round() as u32).min(1000))
+    }
+}
+
+/// Buckets as they come in, summed over the engines of a pod.
+#[derive(Default)]
+struct DraftHistogram {
+    /// Rank of the name that is read; none before the first sample.
+    rank: Option<u8>,
+    buckets: Vec<(u32, u64)>,
+    /// Where the next bucket is likely to be.
+    next: usize,
+    count: u64,
+    sum: f64,
+    nonsense: bool,
+}
+
+impl DraftHistogram {
+    fn take(&mut self, part: Part, rank: u8, sample: Option<Sample<'_>>) {
+        if self.rank.is_none_or(|best| rank < best) {
+            *self = Self {
+                rank: Some(rank),
+                ..Self::default()
+            };
+        } else if self.rank.is_some_and(|best| rank > best) {
+            return;
+        }
+        match (part, sample) {
+            (_, None) => self.nonsense = true,
+            (Part::Sum, Some(sample)) => self.sum += sample.value,
+            (Part::Count, Some(sample)) => self.count = self.count.saturating_add(sample.count()),
+            (Part::Bucket, Some(sample)) => self.bucket(&sample),
+        }
+    }
+
+    fn bucket(&mut self, sample: &Sample<'_>) {
+        let bound = sample.label("le").and_then(|le| le.parse::<f64>().ok());
+        match bound {
+            // All of them are counted by `_count`.
+            Some(bound) if bound == f64::INFINITY => {}
+            Some(bound) if (0.0..4000.0).contains(&bound) => {
+                self.add((bound * 1e6).round() as u32, sample.count());
+            }
+            // Nobody waits for an hour; what lies there is above the last bound that counts.
+            Some(bound) if bound >= 4000.0 => {}
+            _ => self.nonsense = true,
+        }
+    }
+
+    fn add(&mut self, bound: u32, count: u64) {
+        let same = |bucket: Option<&(u32, u64)>| bucket.is_some_and(|(b, _)| *b == bound);
+        let at = if same(self.buckets.get(self.next)) {
+            Some(self.next)
+        } else {
+            self.buckets.iter().position(|(b, _)| *b == bound)
+        };
+        match at {
+            Some(at) => {
+                self.buckets[at].1 = self.buckets[at].1.saturating_add(count);
+                self.next = at + 1;
+            }
+            None if self.buckets.len() < MOST_BUCKETS => {
+                self.buckets.push((bound, count));
+                self.next = 0;
+            }
+            None => self.nonsense = true,
+        }
+    }
+
+    fn finish(self) -> Option<Histogram> {
+        if self.nonsense || self.buckets.is_empty() {
+            return None;
+        }
+        Histogram::new(self.buckets, self.count, micros(self.sum))
+    }
+}
+
+/// Microseconds; more than a century of them is cut.
+fn micros(seconds: f64) -> u64 {
+    (seconds * 1e6).min(4e15).round() as u64
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ mod hardware;
 mod model_uri;
 mod rollout;
 mod scaling;
+mod schedule;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub use scaling::{
     BehaviorSettings, PanicSettings, PrometheusSettings, QuerySetting, QueryValue, RulesSettings,
     ScalingSettings, TargetSetting, TargetValue,
 };
+pub use schedule::ScheduleSetting;
 pub use source::Source;
 
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
@@ -70,6 +72,14 @@ pub enum ValidateError {
         min: u32,
         /// Most pods.
         max: u32,
+    },
+    /// A schedule that cannot be kept.
+    #[error("scaling.schedules: {name}: {problem}")]
+    Schedule {
+        /// Its name.
+        name: String,
+        /// What is wrong with it, and what to write instead.
+        problem: String,
     },
     /// A field holds what it cannot.
     #[error("{0}")]
@@ -142,7 +152,7 @@ pub fn validate(object: &InferenceService) -> Result<Service, ValidateError> {
     check_name(&name)?;
     let spec = &object.spec;
     let simulated = spec.engine.executor == ExecutorKind::Simulated;
-    let scaling = validate_scaling(&spec.scaling)?;
+    let scaling = validate_scaling(&spec.scaling, spec.rollout.progress_deadline_seconds)?;
     Ok(Service {
         namespace: object
             .metadata

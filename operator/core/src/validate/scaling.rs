@@ -1,12 +1,14 @@
 //! `spec.scaling` as values that the autoscaler can reckon with: integers, every default of an HPA filled in.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pagoda_crds::api::{
     Behavior, ManagedBy, Metric, PolicyKind, PrometheusQuery, Scaling, ScalingPolicy, ScalingRules,
     SelectPolicy, Target,
 };
 
-use super::ValidateError;
+use super::{ScheduleSetting, ValidateError, schedule::schedule};
 use crate::quantity::{QuantityError, parse_milli};
 
 /// How many pods, and what moves their number.
@@ -28,6 +30,10 @@ pub struct ScalingSettings {
     pub behavior: BehaviorSettings,
     /// What a burst may do beyond that; none if nothing.
     pub panic: Option<PanicSettings>,
+    /// Times at which at least so many pods run.
+    pub schedules: Arc<[ScheduleSetting]>,
+    /// Seconds after which a pod that does not answer yet is no longer on its way.
+    pub progress_deadline_seconds: u32,
     /// Goes on with a trend upwards.
     pub follows_trend: bool,
     /// Expects what the same hour of the same weekday brought.
@@ -40,6 +46,11 @@ impl ScalingSettings {
     /// Whether anything could ever move the number of pods.
     pub fn is_fixed(&self) -> bool {
         self.min_replicas == self.max_replicas
+    }
+
+    /// What a Prometheus is asked.
+    pub fn queries(&self) -> &[QuerySetting] {
+        self.prometheus.as_ref().map_or(&[], |p| &p.queries)
     }
 }
 
@@ -91,7 +102,7 @@ pub struct PrometheusSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuerySetting {
     /// Name that decisions call it by.
-    pub name: String,
+    pub name: Arc<str>,
     /// PromQL.
     pub query: String,
     /// The target.
@@ -138,7 +149,10 @@ pub struct PanicSettings {
     pub threshold_percent: u32,
 }
 
-pub(super) fn validate_scaling(scaling: &Scaling) -> Result<ScalingSettings, ValidateError> {
+pub(super) fn validate_scaling(
+    scaling: &Scaling,
+    progress_deadline_seconds: u32,
+) -> Result<ScalingSettings, ValidateError> {
     if scaling.min_replicas > scaling.max_replicas || scaling.max_replicas == 0 {
         return Err(ValidateError::Bounds {
             min: scaling.min_replicas,
@@ -146,6 +160,8 @@ pub(super) fn validate_scaling(scaling: &Scaling) -> Result<ScalingSettings, Val
         });
     }
     let targets = scaling.targets.iter().map(target);
+    let schedules = scaling.schedules.iter();
+    let schedules = schedules.map(|s| schedule(s, scaling.max_replicas));
     let queries = scaling.prometheus.as_ref().map(|prometheus| {
         let queries = prometheus.queries.iter().map(query);
         Ok::<_, ValidateError>(PrometheusSettings {
@@ -167,6 +183,8 @@ pub(super) fn validate_scaling(scaling: &Scaling) -> Result<ScalingSettings, Val
             window_seconds: scaling.panic.window_seconds.max(1),
             threshold_percent: scaling.panic.threshold_percent,
         }),
+        schedules: schedules.collect::<Result<_, _>>()?,
+        progress_deadline_seconds,
         follows_trend: scaling.look_ahead.trend,
         expects_recurrence: scaling.look_ahead.recurring,
         managed_by_pagoda: scaling.managed_by == ManagedBy::Pagoda,
@@ -227,7 +245,7 @@ fn query(query: &PrometheusQuery) -> Result<QuerySetting, ValidateError> {
         }
     };
     Ok(QuerySetting {
-        name: query.name.clone(),
+        name: query.name.as_str().into(),
         query: query.query.clone(),
         value,
     })

@@ -1,0 +1,252 @@
+//! How many pods keep a latency target.
+
+use pagoda_crds::api::Metric;
+
+use super::{
+    Learner,
+    correction::{Correction, Standing},
+    entry::Entry,
+    queueing::{Limit, Mix},
+    supply::{Kind, carried, needed, typical},
+    tuning::{BLIND_GROWTH, DRAIN_SECONDS, REACHABLE_FACTOR},
+};
+use crate::{
+    autoscale::{Millis, PodSeen},
+    validate::{TargetSetting, TargetValue},
+};
+
+/// What is asked of the service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Thousandths of a request that come per second.
+    pub rate_milli: u64,
+    /// Requests that wait beyond what is usual under such a rate: at gateways and in pods.
+    pub queued: u64,
+}
+
+/// How many pods keep a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// Pods; at least 1.
+    pub replicas: u32,
+    /// The percentile over the window in milliseconds, if anything was observed.
+    pub measured_millis: Option<u32>,
+    /// Thousandths of a request per second that a typical pod carries within the target, if known.
+    pub each_milli: Option<u64>,
+    /// Where the number comes from.
+    pub basis: Basis,
+}
+
+/// Where a number of pods comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// From what pods carry.
+    Capacity,
+    /// From the measured percentile alone, for what pods carry is not known yet.
+    Measured,
+    /// Even an idle pod takes so many milliseconds, which is more than the target: the number keeps waiting short beside it.
+    Unreachable {
+        /// What an idle pod takes.
+        least_millis: u32,
+    },
+    /// Nobody asks for anything.
+    Idle,
+}
+
+impl Learner {
+    /// Pods that keep a latency target under what is asked; none for another kind of target, or while nothing is known. To be
+    /// called after [`Learner::note`] of the same moment. `pods` are all that live; those that do not answer yet count as
+    /// supply on its way.
+    pub fn recommend(
+        &mut self,
+        target: &TargetSetting,
+        asked: Asked,
+        pods: &[PodSeen],
+        now: Millis,
+    ) -> Option<Advice> {
+        let limit = limit(target)?;
+        let percentile = percentile(limit);
+        let window = self.latencies(target.metric)?;
+        let measured_millis = window.percentile_millis(percentile);
+        let firm = measured_millis.filter(|_| window.is_firm(percentile));
+        let advice = |replicas: u32, each_milli, basis| Advice {
+            replicas: replicas.max(1),
+            measured_millis,
+            each_milli,
+            basis,
+        };
+        let rate = asked.rate_milli as f64 / 1000.0 + asked.queued as f64 / DRAIN_SECONDS;
+        if rate <= 0.0 {
+            return Some(advice(1, None, Basis::Idle));
+        }
+        let Some(plan) = self.plan(limit, rate, pods, target.metric) else {
+            let replicas = self.without_model(firm?, limit, now)?;
+            return Some(advice(replicas, None, Basis::Measured));
+        };
+        self.remember(&plan, now);
+        let standing = Standing {
+            miss: firm.map(|millis| f64::from(millis) / 1000.0 / plan.aim),
+            load: rate / carried(&plan.ready).max(1e-9),
+            window: self.window,
+        };
+        self.correction(target.metric).note(&standing, now);
+        let each = (plan.typical * 1000.0).min(1e15).round() as u64;
+        Some(advice(plan.replicas, Some(each), plan.basis))
+    }
+
+    /// The number out of what pods carry; none while that is not known.
+    fn plan(&mut self, limit: Limit, rate: f64, pods: &[PodSeen], metric: Metric) -> Option<Plan> {
+        let mix = self.mix()?;
+        let models = self.models(pods);
+        let models: Vec<_> = models.into_iter().collect::<Option<_>>()?;
+        let floors = models.iter().map(|kind| kind.model.floor(&mix, limit));
+        let least = floors.fold(0.0, f64::max);
+        let (aim, basis) = if least > limit.seconds() {
+            let least_millis = (least * 1000.0).ceil().min(f64::from(u32::MAX)) as u32;
+            (least * REACHABLE_FACTOR, Basis::Unreachable { least_millis })
+        } else {
+            (limit.seconds(), Basis::Capacity)
+        };
+        let factor = self.correction(metric).factor();
+        let kinds = |shares: bool, ready: bool| -> Vec<Kind> {
+            let kind = |k: &KindModel| Kind {
+                rate: factor * k.model.rate_within(&mix, limit.of(aim), shares),
+                pods: if ready { k.ready } else { k.pods },
+            };
+            models.iter().map(kind).collect()
+        };
+        let alone = needed(rate, &kinds(false, false))?;
+        let shares = alone > 1;
+        let all = kinds(shares, false);
+        let replicas = if shares { needed(rate, &all)?.max(2) } else { 1 };
+        Some(Plan {
+            replicas,
+            aim,
+            basis,
+            mix,
+            typical: typical(&all)?,
+            ready: kinds(shares || pods.len() > 1, true),
+            of: models.iter().map(|k| k.entry).zip(all).collect(),
+        })
+    }
+
+    /// Kinds of pods and what is known of each; a kind of which nothing is known is like the others. All that are remembered
+    /// when there is no pod.
+    fn models(&self, pods: &[PodSeen]) -> Vec<Option<KindModel>> {
+        let mut kinds: Vec<KindModel> = Vec::new();
+        let mut unknown = (0, 0);
+        for (at, entry) in self.entries.iter().enumerate() {
+            let of = |pod: &&PodSeen| {
+                pod.revision == entry.revision && pod.hardware == entry.hardware
+            };
+            let count = pods.iter().filter(of).count() as u32;
+            let ready = pods.iter().filter(of).filter(|pod| pod.ready).count() as u32;
+            if count == 0 && !pods.is_empty() {
+                continue;
+            }
+            match self.model_of(&entry.revision, &entry.hardware) {
+                Some(model) => kinds.push(KindModel {
+                    entry: at,
+                    model,
+                    pods: count,
+                    ready,
+                }),
+                None => unknown = (unknown.0 + count, unknown.1 + ready),
+            }
+        }
+        // Shared out over what is known: the mean stays what it is.
+        if let Some(kind) = kinds.iter_mut().max_by_key(|kind| kind.pods) {
+            kind.pods += unknown.0;
+            kind.ready += unknown.1;
+        } else {
+            return vec![None];
+        }
+        kinds.into_iter().map(Some).collect()
+    }
+
+    fn remember(&mut self, plan: &Plan, now: Millis) {
+        for (entry, kind) in &plan.of {
+            let tokens = plan.mix.generated_tokens;
+            if let Some(entry) = self.entries.get_mut(*entry) {
+                Entry::set_carries(entry, now, kind.rate, tokens);
+            }
+        }
+    }
+
+    fn correction(&mut self, metric: Metric) -> &mut Correction {
+        if metric == Metric::InterTokenLatency {
+            &mut self.inter_token_correction
+        } else {
+            &mut self.first_token_correction
+        }
+    }
+
+    /// What the measurement alone asks for: in proportion, at most doubled, and not again before the pods that were asked for
+    /// have been there for a window. One fewer at a time when it is far below.
+    fn without_model(&self, measured_millis: u32, limit: Limit, now: Millis) -> Option<u32> {
+        let settled = now.saturating_sub(self.ready_changed) >= self.window;
+        let miss = f64::from(measured_millis) / 1000.0 / limit.seconds();
+        if self.ready == 0 || !settled {
+            return None;
+        }
+        let ready = f64::from(self.ready);
+        Some(if miss > 1.0 {
+            (ready * miss.min(BLIND_GROWTH)).ceil() as u32
+        } else if miss < 0.5 {
+            self.ready.saturating_sub(1).max(1)
+        } else {
+            self.ready
+        })
+    }
+}
+
+/// Pods of a kind and what their steps take.
+#[derive(Clone, Copy, Debug)]
+struct KindModel {
+    entry: usize,
+    model: super::PodModel,
+    pods: u32,
+    ready: u32,
+}
+
+/// A number of pods with what it was reckoned from.
+struct Plan {
+    replicas: u32,
+    /// Seconds that are aimed at.
+    aim: f64,
+    basis: Basis,
+    mix: Mix,
+    typical: f64,
+    /// Those that answer.
+    ready: Vec<Kind>,
+    /// Entry and what its pods carry.
+    of: Vec<(usize, Kind)>,
+}
+
+fn limit(target: &TargetSetting) -> Option<Limit> {
+    let TargetValue::Latency {
+        percentile,
+        milliseconds,
+    } = target.value
+    else {
+        return None;
+    };
+    let seconds = f64::from(milliseconds) / 1000.0;
+    match target.metric {
+        Metric::TimeToFirstToken => Some(Limit::FirstToken {
+            percentile,
+            seconds,
+        }),
+        Metric::InterTokenLatency => Some(Limit::InterToken {
+            percentile,
+            seconds,
+        }),
+        _ => None,
+    }
+}
+
+fn percentile(limit: Limit) -> u32 {
+    match limit {
+        Limit::FirstToken { percentile, .. } | Limit::InterToken { percentile, .. } => percentile,
+    }
+}

@@ -1,0 +1,73 @@
+//! Every constant of the model of capacity, in one place, with its reason. The simulator tunes them.
+
+/// Busy seconds of a pod after which an observation counts half: long enough for the noise of a mix of requests, short
+/// enough to follow an adapter or a driver that changed.
+pub const FORGET_BUSY_SECONDS: f64 = 600.0;
+/// Observations beyond which a model is believed.
+pub const BELIEVE_INTERVALS: f64 = 5.0;
+/// The same in busy seconds.
+pub const BELIEVE_BUSY_SECONDS: f64 = 3.0;
+/// An interval is as long at least, where the engine does not tell its work: its counters move a request at a time.
+pub const OUTSIDE_INTERVAL_MILLIS: u64 = 5_000;
+/// Longer intervals say nothing: the pod was out of sight.
+pub const LONGEST_INTERVAL_MILLIS: u64 = 30_000;
+/// Sequences that decode on average, from which on a pod whose engine does not tell its work was surely never idle: of a
+/// Poisson number with this mean less than 2 percent are zero.
+pub const SURELY_BUSY_SEQUENCES: f64 = 4.0;
+/// An error beyond so many usual ones counts as one of so many (Huber, "Robust estimation of a location parameter", 1964).
+pub const HUBER: f64 = 3.0;
+/// How firmly a sequence is believed to add nothing to a step, while the number of sequences hardly varies: relative.
+pub const RIDGE: f64 = 1e-4;
+/// A pod is trusted with so many times the sequences that were seen at once: the line is not followed further than that.
+pub const EXTRAPOLATE: f64 = 2.0;
+/// And with so many in any case.
+pub const FEWEST_SEQUENCES: f64 = 4.0;
+
+/// Half-lives of the cost of a request in seconds: the short one sees a hit rate fall, the long one does not mistake a
+/// few long prompts for it.
+pub const COST_SHORT_SECONDS: f64 = 15.0;
+/// See above.
+pub const COST_LONG_SECONDS: f64 = 180.0;
+/// Requests that the long mean counts as, against those of the short one.
+pub const COST_PRIOR_REQUESTS: f64 = 20.0;
+/// Requests from which on their cost is known.
+pub const COST_REQUESTS: f64 = 5.0;
+/// Most that the variability of prompts and arrivals is believed to be: squared coefficient of variation.
+pub const MOST_VARIABILITY: f64 = 16.0;
+
+/// Prompt tokens of a step, where the engine does not tell: vLLM's default.
+pub const STEP_TOKENS: f64 = 2_048.0;
+/// How much oftener a token meets a prompt in its step than a step does: prompts come in bunches, and while they do more
+/// sequences decode.
+pub const PROMPT_STEP_WEIGHT: f64 = 1.5;
+/// A pod is never planned busier than this, whatever its latency would allow.
+pub const MOST_BUSY: f64 = 0.95;
+/// Percent of a target that an idle pod may take by itself. Beyond that the target is out of reach, and so much above
+/// what an idle pod takes is aimed at instead.
+pub const REACHABLE_FACTOR: f64 = 1.25;
+/// Share of the KV cache that is planned with.
+pub const KV_SHARE: f64 = 0.9;
+/// Seconds in which requests that wait beyond the usual are to be served.
+pub const DRAIN_SECONDS: f64 = 20.0;
+
+/// Observations from which on a percentile is measured: so many above it.
+pub const TAIL_OBSERVATIONS: f64 = 3.0;
+/// What the measured percentile may make of a capacity at least and at most.
+pub const CORRECT_LEAST: f64 = 0.4;
+/// See above.
+pub const CORRECT_MOST: f64 = 1.5;
+/// How fast a miss corrects: the logarithm of the capacity moves by so much of the logarithm of the miss in a window.
+pub const CORRECT_GAIN: f64 = 0.25;
+/// Half-life of a correction that nothing confirms, in seconds.
+pub const CORRECT_FORGET_SECONDS: f64 = 1_800.0;
+/// A pod that carries this share of its capacity says something about it by being fast.
+pub const CORRECT_UP_LOAD: f64 = 0.8;
+/// And a percentile below this share of the target says that it could carry more.
+pub const CORRECT_UP_BELOW: f64 = 0.7;
+/// Without a model the number of pods grows by this factor at most in a window.
+pub const BLIND_GROWTH: f64 = 2.0;
+
+/// Revisions and hardware that are remembered: as many as the status holds.
+pub const MOST_ENTRIES: usize = 16;
+/// Start times of which the median is the start time.
+pub const STARTS: usize = 5;
