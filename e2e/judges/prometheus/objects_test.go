@@ -48,7 +48,7 @@ func TestMonitorsAndRulesAreWhatThePrometheusOperatorKnows(t *testing.T) {
 			t.Errorf("a %s", meta.Kind)
 		}
 	}
-	if found["ServiceMonitor"] != 3 || found["PrometheusRule"] != 1 {
+	if found["ServiceMonitor"] != 3 || found["PrometheusRule"] != 2 {
 		t.Errorf("the chart renders %v", found)
 	}
 }

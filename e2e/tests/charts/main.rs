@@ -5,6 +5,7 @@
 mod monitoring;
 mod packaging;
 mod pods;
+mod prometheus_servers;
 mod rights;
 mod switches;
 mod values;
@@ -52,6 +53,13 @@ fn everything() -> Value {
         "modelCache": {"enabled": true},
         "podDisruptionBudgets": {"enabled": true},
         "networkPolicies": {"enabled": true, "metricsFrom": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]},
+        "prometheus": {"servers": [
+            {"name": "default", "url": "http://prometheus.monitoring:9090"},
+            {"name": "token", "url": "https://metrics.example.com/prefix", "ca": {"configMap": "authorities", "key": "ca.pem"},
+                "bearerToken": {"secret": "prometheus-token", "key": "token"}, "timeoutSeconds": 3, "allowedNamespaces": ["team-a"]},
+            {"name": "login", "url": "https://[fd00::1]:8443", "ca": {"secret": "authorities", "key": "ca"},
+                "basicAuth": {"secret": "prometheus-login", "usernameKey": "user", "passwordKey": "pass"}},
+        ]},
         "serviceMonitors": {"enabled": true},
         "prometheusRules": {"enabled": true},
         "grafanaDashboard": {"enabled": true},

@@ -41,9 +41,18 @@ fn the_alerts_and_the_dashboard_are_installed_word_for_word() {
     let objects = objects(&everything());
     let read =
         |name: &str| std::fs::read_to_string(chart().folder().join("files").join(name)).unwrap();
-    let rules: Value = serde_yaml_ng::from_str(&read("alerts.yaml")).unwrap();
-    assert_eq!(of_kind(&objects, "PrometheusRule")[0]["spec"], rules);
-    let dashboard = of_kind(&objects, "ConfigMap")[0];
+    for (name, file) in [
+        ("pagoda", "alerts.yaml"),
+        ("pagoda-scaling", "recording-rules.yaml"),
+    ] {
+        let rules: Value = serde_yaml_ng::from_str(&read(file)).unwrap();
+        let installed = of_kind(&objects, "PrometheusRule").into_iter();
+        let mut named = installed.filter(|rule| rule["metadata"]["name"] == name);
+        assert_eq!(named.next().unwrap()["spec"], rules, "{file}");
+    }
+    let maps = of_kind(&objects, "ConfigMap").into_iter();
+    let mut boards = maps.filter(|map| map["data"]["pagoda.json"].is_string());
+    let dashboard = boards.next().unwrap();
     assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
     let installed: Value =
         serde_json::from_str(dashboard["data"]["pagoda.json"].as_str().unwrap()).unwrap();

@@ -133,6 +133,26 @@ fn no_right_is_a_wildcard_or_leads_to_another_right() {
     }
 }
 
+#[test]
+fn the_operator_reads_autoscalers_of_others_unless_it_is_told_not_to_and_writes_none() {
+    for (values, reads) in [
+        (json!({}), true),
+        (json!({"watchNamespaces": ["team"]}), true),
+        (json!({"rbac": {"autoscalers": false}}), false),
+    ] {
+        let objects = objects(&values);
+        let granted = grants(&objects).into_iter();
+        let rules = granted.flat_map(|(_, _, rules)| rules.iter());
+        let of_autoscalers: Vec<_> = rules
+            .filter(|rule| strings(&rule["apiGroups"]).contains("autoscaling"))
+            .collect();
+        assert_eq!(!of_autoscalers.is_empty(), reads, "{values}");
+        for rule in of_autoscalers {
+            assert_eq!(strings(&rule["verbs"]), READS.into(), "{rule}");
+        }
+    }
+}
+
 /// All that the operator may delete, so that a right which was added by the way is noticed.
 #[test]
 fn the_operator_deletes_nothing_but_revisions_and_fetches() {

@@ -30,7 +30,7 @@ fn by_default_there_are_operator_and_gateway_with_their_rights_and_nothing_else(
 
 #[test]
 fn each_switch_adds_or_takes_its_objects_and_no_other() {
-    let cases: [(Value, &[&str], &[&str]); 9] = [
+    let cases: [(Value, &[&str], &[&str]); 10] = [
         (
             json!({"gateway": {"external": {"type": "LoadBalancer"}}}),
             &["Service pagoda-system/pagoda-gateway-external"],
@@ -81,7 +81,15 @@ fn each_switch_adds_or_takes_its_objects_and_no_other() {
         ),
         (
             json!({"prometheusRules": {"enabled": true}}),
-            &["PrometheusRule pagoda-system/pagoda"],
+            &[
+                "PrometheusRule pagoda-system/pagoda",
+                "PrometheusRule pagoda-system/pagoda-scaling",
+            ],
+            &[],
+        ),
+        (
+            json!({"prometheus": {"servers": [{"name": "default", "url": "http://prometheus:9090"}]}}),
+            &["ConfigMap pagoda-system/pagoda-prometheus-servers"],
             &[],
         ),
         (

@@ -174,6 +174,7 @@ fn the_former_name_for_one_namespace_is_still_understood() {
 fn an_upgrade_that_leaves_out_new_defaults_stops_and_says_which_flag_to_use() {
     let gone = [
         "watchNamespaces",
+        "prometheus",
         "modelCache",
         "podDisruptionBudgets",
         "networkPolicies",
