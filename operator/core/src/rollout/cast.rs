@@ -6,7 +6,7 @@ use pagoda_crds::api::{FailedRevision, InferenceServiceStatus, RolloutPhase, Rol
 use super::{
     RevisionSeen, RolloutSeen, canary,
     seen::{count, seconds},
-    surge,
+    surge, terminate_first,
 };
 use crate::validate::Service;
 
@@ -116,12 +116,16 @@ impl<'a> Cast<'a> {
         status
     }
 
-    /// Why the target cannot be what serves: its pods' own words, or the deadline.
+    /// Why the target cannot be what serves: its pods' own words, or the deadline. Pods that fail are given less time where
+    /// nobody answers meanwhile.
     pub fn failure(&self, status: &RolloutStatus) -> Option<FailedRevision> {
         let pods = self.target.into_iter().flat_map(RevisionSeen::alive);
         let overdue = self.is_overdue(status);
+        let tried = terminate_first::given_up_in(self, status).is_some_and(|seconds| seconds <= 0);
         let worst = pods.filter_map(|p| p.diagnosis.as_ref()).max();
-        let worst = worst.filter(|w| w.is_permanent() || (overdue && w.is_obstacle()));
+        let worst = worst.filter(|w| {
+            w.is_permanent() || (overdue && w.is_obstacle()) || (tried && w.is_failure())
+        });
         let (reason, message) = match worst {
             Some(worst) => (worst.reason.as_str(), worst.message.clone()),
             None if overdue => ("ProgressDeadlineExceeded", self.deadline_words(status)),
@@ -153,7 +157,8 @@ impl<'a> Cast<'a> {
         Some(deadline - seconds(since, self.now))
     }
 
-    fn waits_since<'s>(&'s self, status: &'s RolloutStatus) -> Option<&'s Time> {
+    /// Since when the next pod of the target is waited for.
+    pub fn waits_since<'s>(&'s self, status: &'s RolloutStatus) -> Option<&'s Time> {
         let progressed = status.progressed.as_ref()?;
         if status.phase == RolloutPhase::Prefetching {
             return Some(progressed);
@@ -175,6 +180,8 @@ impl<'a> Cast<'a> {
         let due = [
             self.overdue_in(status),
             surge::crowded_in(self, status),
+            terminate_first::skipped_in(self, status),
+            terminate_first::given_up_in(self, status),
             canary::due_in(self, status),
         ];
         // What is due already has been done: only another event moves it.

@@ -3,8 +3,8 @@
 //! # Guarantees
 //! - Applying a plan twice changes nothing; a service at rest gets an empty one.
 //! - A revision that does not become ready never takes the pods of the one before it: under Surge it gets
-//!   `max(1, R/4)` pods beside them; under TerminateFirst and Canary it is given up, once its pods say that they cannot run or
-//!   the deadline is over, and the one before is brought back whole.
+//!   `max(1, R/4)` pods beside them; under TerminateFirst and Canary it is given up, once its pods say that they cannot run, have
+//!   failed a few times while nobody answers, or the deadline is over, and the one before is brought back whole.
 //! - Under Surge there are never more than `R + max(1, R/4)` pods that stay, under TerminateFirst never more than `R` that
 //!   hold anything, however late old ones end.
 //! - The Deployment of a revision that served is kept until the next one serves as a whole, and deleted only when it has no pods:

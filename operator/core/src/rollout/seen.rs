@@ -155,6 +155,11 @@ pub enum PrefetchSeen {
     Absent,
     /// It is at work.
     Running,
+    /// No node takes one of its pods.
+    Crowded {
+        /// Since when.
+        since: Time,
+    },
     /// Every node has the model.
     Done,
     /// It ended without.
@@ -195,10 +200,13 @@ impl PrefetchSeen {
                 message: "the model could not be brought to the nodes: the events of the prefetch Job say why".to_owned(),
             };
         }
-        if is("Complete") {
-            Self::Done
-        } else {
-            Self::Running
+        let waiting = pods.iter().filter(|p| !p.leaving);
+        match waiting.filter_map(|p| p.unschedulable_since.as_ref()).min() {
+            _ if is("Complete") => Self::Done,
+            Some(since) => Self::Crowded {
+                since: since.clone(),
+            },
+            None => Self::Running,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 
 /// A scheduler that finds no node for so long is waiting for one to become free.
-const CROWDED_SECONDS: i64 = 10;
+pub(super) const CROWDED_SECONDS: i64 = 10;
 
 pub(super) fn begin(cast: &Cast<'_>, status: &mut RolloutStatus) {
     status.phase = RolloutPhase::Surging;

@@ -6,9 +6,12 @@ use super::{
     Numbers, PrefetchSeen, RevisionSeen,
     cast::Cast,
     olds::{Growth, distribute},
-    seen::count,
+    seen::{count, seconds},
     surge,
 };
+
+/// The kubelet starts a container that ends again after 10, 20 and 40 seconds: three tries, and then some.
+const FAILING_SECONDS: i64 = 90;
 
 /// Begins with the prefetch where that makes the gap between old and new pods shorter.
 pub(super) fn begin(cast: &Cast<'_>, status: &mut RolloutStatus) {
@@ -39,11 +42,34 @@ pub(super) fn prefetched(cast: &Cast<'_>, status: &mut RolloutStatus) -> Option<
         PrefetchSeen::Done => {}
         // Old pods, or what they needed the model for, may be gone meanwhile.
         _ if !needs_prefetch(cast) => {}
-        PrefetchSeen::Absent | PrefetchSeen::Running => return None,
+        // The new pods can bring it themselves, which only takes longer.
+        PrefetchSeen::Crowded { .. } if skipped_in(cast, status).is_some_and(|left| left <= 0) => {}
+        PrefetchSeen::Absent | PrefetchSeen::Running | PrefetchSeen::Crowded { .. } => return None,
     }
     status.phase = RolloutPhase::TerminatingFirst;
     status.progressed = Some(cast.now.clone());
     None
+}
+
+/// Seconds until a prefetch that no node takes has waited long enough.
+pub(super) fn skipped_in(cast: &Cast<'_>, status: &RolloutStatus) -> Option<i64> {
+    match cast.seen.prefetch {
+        PrefetchSeen::Crowded { since } if status.phase == RolloutPhase::Prefetching => {
+            Some(surge::CROWDED_SECONDS - seconds(since, cast.now))
+        }
+        _ => None,
+    }
+}
+
+/// Seconds until pods that fail have had their tries while nobody answers; `None` where somebody does, or none fails.
+pub(super) fn given_up_in(cast: &Cast<'_>, status: &RolloutStatus) -> Option<i64> {
+    let nobody = cast.target_ready == 0 && cast.olds.iter().all(|old| old.ready() == 0);
+    let mut pods = cast.target.into_iter().flat_map(RevisionSeen::alive);
+    let fails = pods.any(|p| p.failure().is_some());
+    if status.phase != RolloutPhase::TerminatingFirst || !nobody || !fails {
+        return None;
+    }
+    Some(FAILING_SECONDS - seconds(cast.waits_since(status)?, cast.now))
 }
 
 /// While the model is brought to the nodes, the old revision serves.

@@ -326,6 +326,69 @@ fn a_model_that_cannot_be_brought_leaves_the_old_revision_serving_and_says_why()
 }
 
 #[test]
+fn a_prefetch_that_no_node_takes_is_skipped_after_a_moment() {
+    let rollout = json!({"strategy": "TerminateFirst", "progressDeadlineSeconds": 3000});
+    let mut cluster = Cluster::at_rest(2, rollout);
+    cluster.has_cache = true;
+    cluster.release("b", Kind::Good(5));
+    cluster.tick();
+    assert_eq!(cluster.phase(), Some(RolloutPhase::Prefetching));
+    let since = at(cluster.now + 5);
+    cluster.prefetch = PrefetchSeen::Crowded { since };
+    cluster.tick();
+    assert_eq!(
+        (cluster.phase(), cluster.last.look_again_seconds),
+        (Some(RolloutPhase::Prefetching), Some(10))
+    );
+    cluster.tick();
+    cluster.tick();
+    assert_eq!(cluster.phase(), Some(RolloutPhase::TerminatingFirst));
+    cluster.prefetch = PrefetchSeen::Absent;
+    cluster.settle();
+    assert_eq!((cluster.ready("b"), cluster.phase()), (2, None));
+}
+
+#[test]
+fn pods_that_fail_while_nobody_answers_are_given_up_after_a_few_tries() {
+    let rollout = json!({"strategy": "TerminateFirst", "progressDeadlineSeconds": 3000});
+    let mut cluster = Cluster::at_rest(1, rollout.clone());
+    cluster.release("b", Kind::Crashing);
+    let mut longest = None;
+    for _ in 0..60 {
+        cluster.tick();
+        longest = longest.max(cluster.last.look_again_seconds);
+    }
+    assert_eq!(cluster.phase(), Some(RolloutPhase::RolledBack));
+    assert!(longest <= Some(90), "{longest:?}");
+    assert_eq!((cluster.ready("a"), cluster.spec("b")), (1, Some(0)));
+    let failed = cluster.status.rollout.clone().and_then(|r| r.failed);
+    assert_eq!(failed.expect("told").reason, "Crashed");
+    // Three of four old pods still answer: there is no hurry.
+    let mut cluster = Cluster::at_rest(4, rollout);
+    cluster.release("b", Kind::Crashing);
+    for _ in 0..60 {
+        cluster.tick();
+    }
+    assert_eq!(
+        (cluster.phase(), cluster.ready("a")),
+        (Some(RolloutPhase::TerminatingFirst), 3)
+    );
+}
+
+#[test]
+fn pods_that_take_long_and_do_not_fail_have_the_whole_deadline() {
+    let rollout = json!({"strategy": "TerminateFirst", "progressDeadlineSeconds": 3000});
+    let mut cluster = Cluster::at_rest(1, rollout);
+    cluster.release("b", Kind::Good(1000));
+    for _ in 0..60 {
+        cluster.tick();
+    }
+    assert_eq!(cluster.phase(), Some(RolloutPhase::TerminatingFirst));
+    cluster.settle();
+    assert_eq!((cluster.ready("b"), cluster.phase()), (1, None));
+}
+
+#[test]
 fn a_stuck_rollout_follows_a_change_of_its_strategy() {
     let mut cluster = Cluster::at_rest(1, json!({"strategy": "Surge"}));
     cluster.capacity = 1;
