@@ -42,11 +42,7 @@ async fn main() -> anyhow::Result<()> {
     {
         bail!("a TLS provider is already installed");
     }
-    let endpoint = settings.otlp_endpoint.as_deref();
-    let traces = endpoint
-        .filter(|endpoint| !endpoint.is_empty())
-        .map(telemetry::traces)
-        .transpose()?;
+    let traces = telemetry::traces(settings.otlp_endpoint.as_deref())?;
     log_as(&settings.log_format, traces.as_ref());
     let ended = start(settings).await;
     if let Some(traces) = traces {

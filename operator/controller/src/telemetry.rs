@@ -29,9 +29,15 @@ pub struct TelemetryError {
     reason: String,
 }
 
-/// Sends traces to a collector at this base address. What it does not take is dropped: traces never hold up a reconcile.
-/// A TLS provider must be installed.
-pub fn traces(endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
+/// Sends traces to a collector at this base address; without one, or with an empty one, nothing is sent whatever the
+/// environment says. What the collector does not take is dropped: traces never hold up a reconcile. A TLS provider must be
+/// installed.
+pub fn traces(endpoint: Option<&str>) -> Result<Option<SdkTracerProvider>, TelemetryError> {
+    let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty());
+    endpoint.map(exporter).transpose()
+}
+
+fn exporter(endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
     let failed = |reason: String| TelemetryError {
         endpoint: endpoint.to_owned(),
         reason,
