@@ -1,4 +1,5 @@
 mod faults;
+mod real;
 mod scripted;
 
 use super::*;
