@@ -1,5 +1,7 @@
 //! `pagoda`: what people ask of Pagoda from a terminal.
 
+mod simulate;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -12,8 +14,13 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    /// Plays a trace of requests against an InferenceService, days in seconds: how many pods, what clients feel, what it costs
+    Simulate(Box<simulate::Arguments>),
+}
 
 fn main() -> Result<()> {
-    match Cli::parse().command {}
+    match Cli::parse().command {
+        Command::Simulate(arguments) => simulate::run(&arguments),
+    }
 }

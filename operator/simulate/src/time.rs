@@ -10,7 +10,7 @@ pub const MILLISECOND: Nanos = 1_000_000;
 
 /// Seconds as nanoseconds; what is negative or not a number is nothing, what is beyond centuries stays there.
 pub fn from_seconds(seconds: f64) -> Nanos {
-    (seconds * SECOND as f64) as Nanos
+    (seconds * SECOND as f64).round() as Nanos
 }
 
 /// Nanoseconds as seconds.

@@ -28,7 +28,7 @@ pub use demand::{
     Demand, GatewayReading, Observation, PodSeen, QueryReading, ServiceReadings, observe,
 };
 pub use history::History;
-pub use pod_reading::PodReading;
+pub use pod_reading::{Latencies, PodReading, Work};
 
 use crate::validate::ScalingSettings;
 use follow::Follow;
