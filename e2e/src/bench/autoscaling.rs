@@ -6,6 +6,7 @@
 mod burst;
 mod cost;
 mod fleet;
+mod hpa;
 mod place;
 mod ready_pods;
 mod step;

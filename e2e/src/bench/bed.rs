@@ -136,16 +136,14 @@ impl Bed {
     /// Starts an operator with a token of its own, by which the audit log tells it from others. Its requests go to
     /// `server` when one is given, otherwise straight to the API server.
     pub async fn operator(&self, identity: &str, server: Option<&str>) -> Result<OperatorProcess> {
-        self.operator_with(identity, server, &[], &[]).await
+        self.operator_with(identity, server, &[]).await
     }
 
-    /// The same with further flags and environment.
-    pub async fn operator_with(
+    async fn operator_with(
         &self,
         identity: &str,
         server: Option<&str>,
         flags: &[&str],
-        environment: &[(&str, &str)],
     ) -> Result<OperatorProcess> {
         let account =
             OperatorAccount::issue_by(self.client.clone(), &self.plane.kubeconfig()).await?;
@@ -161,17 +159,22 @@ impl Bed {
             log: self.plane.file(&format!("{identity}.log")),
             arguments: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             // As the chart runs it.
-            environment: [("RUST_LOG", "info,kube=warn")]
-                .iter()
-                .chain(environment)
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                .collect(),
+            environment: vec![("RUST_LOG".to_owned(), "info,kube=warn".to_owned())],
         })
     }
 
     /// The same, leading.
     pub async fn leading_operator(&self, identity: &str) -> Result<OperatorProcess> {
-        let operator = self.operator(identity, None).await?;
+        self.leading_operator_with(identity, &[]).await
+    }
+
+    /// The same with further flags.
+    pub async fn leading_operator_with(
+        &self,
+        identity: &str,
+        flags: &[&str],
+    ) -> Result<OperatorProcess> {
+        let operator = self.operator_with(identity, None, flags).await?;
         operator.wait_until_leading(LEAD_PATIENCE).await?;
         Ok(operator)
     }

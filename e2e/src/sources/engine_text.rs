@@ -29,6 +29,8 @@ pub(super) struct EngineTexts {
 impl EngineTexts {
     /// Starts the engine, asks it once, and ends it.
     pub(super) async fn of(program: &Path) -> Result<Self> {
+        // One crypto provider a process; a second call finds the first one's, which is the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let engine = Engine::start(program)?;
         let http = reqwest::Client::builder().no_proxy().build()?;
         let models = engine.models(&http).await?;

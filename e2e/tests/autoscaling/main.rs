@@ -34,7 +34,11 @@ macro_rules! trials {
             let ground = $ground.clone();
             Trial::test(
                 concat!(stringify!($module), "::", stringify!($test)),
-                move || Ok(ground.stage(stringify!($module), $module::$test)?),
+                // With every cause, which the error's own short form leaves out.
+                move || {
+                    let outcome = ground.stage(stringify!($module), $module::$test);
+                    outcome.map_err(|error| format!("{error:?}").into())
+                },
             )
         }),+),+]
     };

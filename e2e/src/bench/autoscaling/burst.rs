@@ -3,20 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use futures::{StreamExt, TryStreamExt, stream};
+use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
-use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use kube::api::PostParams;
-use kube::{Api, Client};
 use pagoda_e2e::replicas_seen::ReplicasSeen;
 use pagoda_e2e::sources::Sources;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use serde_json::json;
 
 use super::Run;
 use super::fleet::{self, TARGET, key_of};
+use super::hpa;
 use crate::bed::Bed;
 use crate::bed::services::Key;
 use crate::report::{Figure, Report};
@@ -26,14 +22,13 @@ const HPAS: &str = "hpa";
 /// Open requests of a service before and after: ten times as many.
 const BEFORE: u64 = 4;
 const AFTER: u64 = 40;
-const MOST_PODS: u32 = 40;
+pub(super) const MOST_PODS: u32 = 40;
 /// Of services that an HPA scales, each burst doubles the load, because the HPA takes minutes to forget the last one.
 const HPA_BEFORE: u64 = TARGET;
 const HPA_BURSTS: u32 = 3;
 const PATIENCE: Duration = Duration::from_mins(2);
 /// Nothing changes for so long before the first burst.
 const CALM: Duration = Duration::from_secs(20);
-const CONCURRENCY: usize = 16;
 
 /// Microseconds from load to patch.
 struct Latencies {
@@ -48,13 +43,13 @@ pub(super) async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
         "--bursting is above --services: only services that there are can burst"
     );
     let (services, hpas) = (arguments.services as usize, arguments.hpas as usize);
-    let (bed, sources, operator) = super::cost::start(run, services + 12 * hpas).await?;
-    create(run, &bed, &sources, services, hpas).await?;
+    let (bed, sources, operator) = fleet::start(run, services + 12 * hpas, hpas > 0).await?;
+    let hpas = create(run, &bed, &sources, services, hpas).await?;
     let watch = ReplicasSeen::watch(&bed.client);
     run.progress
         .step("all have their first pod; a moment of calm");
     tokio::time::sleep(CALM).await;
-    let latencies = bursts(run, &sources, &watch).await?;
+    let latencies = bursts(run, &sources, &watch, hpas).await?;
     ensure!(
         operator.exit_status()?.is_none(),
         "the operator ended:\n{}",
@@ -65,13 +60,14 @@ pub(super) async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// Returns how many of those that an HPA scales there are: none where no HPA can read the metric.
 async fn create(
     run: &Run<'_>,
     bed: &Bed,
     sources: &Sources,
     services: usize,
     hpas: usize,
-) -> Result<()> {
+) -> Result<usize> {
     run.progress.step(format!(
         "creating {services} services, and {hpas} that an HPA scales"
     ));
@@ -94,38 +90,23 @@ async fn create(
     }
     let all: Vec<Key> = own.into_iter().chain(others.iter().cloned()).collect();
     fleet::wait_for_pods(sources, &all, 1, run.progress).await?;
-    create_hpas(&bed.client, &others).await
+    if let Some(first) = others.first() {
+        if let Err(error) = hpa::wait_for_metric(&bed.client, first).await {
+            // Ours are measured all the same; what is missing is missing in the JSON too.
+            run.progress.step(format!("no HPA beside them: {error:#}"));
+            return Ok(0);
+        }
+        hpa::create_all(&bed.client, &others).await?;
+    }
+    Ok(hpas)
 }
 
-/// As a user writes them who keeps the HPA: the operator's external metric of the service, the same target.
-async fn create_hpas(client: &Client, keys: &[Key]) -> Result<()> {
-    stream::iter(keys)
-        .map(Ok)
-        .try_for_each_concurrent(CONCURRENCY, |(namespace, name)| async move {
-            let hpa = json!({
-                "apiVersion": "autoscaling/v2",
-                "kind": "HorizontalPodAutoscaler",
-                "metadata": {"name": name},
-                "spec": {
-                    "scaleTargetRef": {"apiVersion": "serving.pagoda.dev/v1alpha1", "kind": "InferenceService", "name": name},
-                    "minReplicas": 1,
-                    "maxReplicas": MOST_PODS,
-                    "metrics": [{"type": "External", "external": {
-                        "metric": {"name": "pagoda_in_flight_requests", "selector": {"matchLabels": {"service": name}}},
-                        "target": {"type": "AverageValue", "averageValue": TARGET.to_string()},
-                    }}],
-                },
-            });
-            let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), namespace);
-            api.create(&PostParams::default(), &serde_json::from_value(hpa)?)
-                .await
-                .map(drop)
-                .context("cannot create an HPA")
-        })
-        .await
-}
-
-async fn bursts(run: &Run<'_>, sources: &Sources, watch: &ReplicasSeen) -> Result<Latencies> {
+async fn bursts(
+    run: &Run<'_>,
+    sources: &Sources,
+    watch: &ReplicasSeen,
+    hpas: usize,
+) -> Result<Latencies> {
     let arguments = run.arguments;
     let (services, bursting) = (arguments.services as usize, arguments.bursting as usize);
     let mut latencies = Latencies {
@@ -141,9 +122,7 @@ async fn bursts(run: &Run<'_>, sources: &Sources, watch: &ReplicasSeen) -> Resul
             .map(|index| key_of(OWN, index % services))
             .collect();
         let others: Vec<Key> = if burst < HPA_BURSTS {
-            (0..arguments.hpas as usize)
-                .map(|index| key_of(HPAS, index))
-                .collect()
+            (0..hpas).map(|index| key_of(HPAS, index)).collect()
         } else {
             Vec::new()
         };

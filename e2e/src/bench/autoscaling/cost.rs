@@ -10,29 +10,18 @@ use rand::{Rng, SeedableRng};
 
 use super::Run;
 use super::fleet::{self, TARGET, key_of};
-use crate::bed::Bed;
 use crate::bed::services::Key;
 use crate::report::{Figure, Report};
 
 const PREFIX: &str = "cost";
 /// Children are made and statuses written before anything is counted.
 const CALM: Duration = Duration::from_secs(40);
-const PODS_PER_NODE: usize = 240;
 /// The operator's own clock of its rounds.
 const ROUND: &str = "pagoda_operator_autoscale_seconds";
 
-/// A bed with room for so many pods, and an operator that leads.
-pub(super) async fn start(run: &Run<'_>, pods: usize) -> Result<(Bed, Sources, OperatorProcess)> {
-    let nodes = (pods / PODS_PER_NODE + 4).min(60);
-    let (bed, sources) =
-        Bed::start_with_sources(run.cache, run.workspace, nodes, &[], run.progress).await?;
-    let operator = bed.leading_operator("operator-autoscaling").await?;
-    Ok((bed, sources, operator))
-}
-
 pub(super) async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
     let (services, pods) = (run.arguments.services as usize, run.arguments.pods as usize);
-    let (bed, sources, operator) = start(run, services * (pods + 1)).await?;
+    let (bed, sources, operator) = fleet::start(run, services * (pods + 1), false).await?;
     run.progress.step(format!(
         "creating {services} services of {pods} pods, autoscaled"
     ));

@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::Client;
+use pagoda_e2e::operator_process::OperatorProcess;
 use pagoda_e2e::progress::Progress;
 use pagoda_e2e::sources::Sources;
 use serde_json::{Value, json};
 
+use super::Run;
+use crate::bed::Bed;
 use crate::bed::services::{self, Key};
 
 /// Open requests that each pod should carry.
@@ -16,6 +19,33 @@ pub(super) const TARGET: u64 = 8;
 const CONCURRENCY: usize = 32;
 const PATIENCE: Duration = Duration::from_mins(15);
 const SAY_EVERY: Duration = Duration::from_secs(10);
+
+const PODS_PER_NODE: usize = 240;
+/// Where the operator is reached by the API server, as its pod would be: every address of the cluster is local in a sandbox.
+const OPERATOR: &str = "198.18.0.9";
+const METRICS_PORT: u16 = 6443;
+
+/// A bed with room for so many pods, and an operator that leads; with the metrics that HPAs read, when they are asked for.
+pub(super) async fn start(
+    run: &Run<'_>,
+    pods: usize,
+    serves_metrics: bool,
+) -> Result<(Bed, Sources, OperatorProcess)> {
+    let nodes = (pods / PODS_PER_NODE + 4).min(60);
+    let (mut settings, mut flags) = (Vec::new(), Vec::new());
+    if serves_metrics {
+        settings.push("metricsApi.enabled=true".to_owned());
+        flags.push(format!("--metrics-listen={OPERATOR}:{METRICS_PORT}"));
+        flags.push(format!("--pod-ip={OPERATOR}"));
+    }
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let (bed, sources) =
+        Bed::start_with_sources(run.cache, run.workspace, nodes, &settings, run.progress).await?;
+    let operator = bed
+        .leading_operator_with("operator-autoscaling", &flags)
+        .await?;
+    Ok((bed, sources, operator))
+}
 
 /// Namespace and name of the `index`-th service.
 pub(super) fn key_of(prefix: &str, index: usize) -> Key {
