@@ -3,6 +3,8 @@
 //! Format: Prometheus text exposition 0.0.4, of which OpenMetrics is a superset here. Reading is bounded by the
 //! text alone: wanted series are borrowed from it, others are skipped.
 
+use memchr::{memchr_iter, memchr2, memchr3};
+
 /// One wanted sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample<'a> {
@@ -29,9 +31,10 @@ impl<'a> Sample<'a> {
     /// Value of a label; `None` when it is absent or holds an escape, which names of Kubernetes objects never do.
     pub fn label(&self, wanted: &str) -> Option<&'a str> {
         let mut rest = self.labels;
-        while let Some((key, after)) = rest.split_once("=\"") {
+        while let Some(equals) = rest.bytes().position(|b| b == b'=') {
+            let (key, after) = (&rest[..equals], rest[equals + 1..].strip_prefix('"')?);
             let end = end_of_quoted(after)?;
-            if key.trim_start_matches([',', ' ']).trim_end() == wanted {
+            if key.trim_ascii().trim_start_matches([',', ' ']) == wanted {
                 let value = &after[..end];
                 return (!value.contains('\\')).then_some(value);
             }
@@ -60,13 +63,13 @@ pub fn scan<F>(
     text: &str,
     field: impl Fn(&str) -> Option<F>,
 ) -> impl Iterator<Item = (F, Result<Sample<'_>, ExpositionError>)> {
-    text.lines().filter_map(move |line| {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
+    lines(text).filter_map(move |line| {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.as_bytes()[0] == b'#' {
             return None;
         }
         // Names are ASCII, so the byte that ends one begins a character.
-        let end = line.bytes().position(|b| b == b'{' || b == b' ' || b == b'\t');
+        let end = memchr3(b'{', b' ', b'\t', line.as_bytes());
         let name = &line[..end.unwrap_or(line.len())];
         Some((field(name)?, sample(name, line)))
     })
@@ -74,10 +77,20 @@ pub fn scan<F>(
 
 /// Whether the text declares or holds a family: then a series that it lacks has not happened yet, and counts as 0.
 pub fn declares(text: &str, family: &str) -> bool {
-    text.lines().any(|line| {
+    lines(text).any(|line| {
         let body = line.strip_prefix("# TYPE ").unwrap_or(line);
         body.strip_prefix(family)
             .is_some_and(|rest| rest.starts_with([' ', '{']))
+    })
+}
+
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let ends = memchr_iter(b'\n', text.as_bytes()).chain([text.len()]);
+    let mut from = 0;
+    ends.map(move |end| {
+        let line = &text[from..end];
+        from = (end + 1).min(text.len());
+        line
     })
 }
 
@@ -88,7 +101,8 @@ fn sample<'a>(name: &'a str, line: &'a str) -> Result<Sample<'a>, ExpositionErro
         Some(inside) => split_labels(inside).ok_or_else(malformed)?,
         None => ("", rest),
     };
-    let number = rest.split_whitespace().next().ok_or_else(malformed)?;
+    let mut numbers = rest.split_ascii_whitespace();
+    let number = numbers.next().ok_or_else(malformed)?;
     let value = number
         .parse::<f64>()
         .ok()
@@ -105,7 +119,7 @@ fn sample<'a>(name: &'a str, line: &'a str) -> Result<Sample<'a>, ExpositionErro
 fn split_labels(inside: &str) -> Option<(&str, &str)> {
     let mut at = 0;
     loop {
-        let next = at + inside[at..].find(['}', '"'])?;
+        let next = at + memchr2(b'}', b'"', &inside.as_bytes()[at..])?;
         if inside.as_bytes()[next] == b'}' {
             return Some((&inside[..next], &inside[next + 1..]));
         }

@@ -25,6 +25,8 @@ pub struct RequestCost {
 pub struct CostMeter {
     short: Sums,
     long: Sums,
+    /// What requests cost when there last were enough of them to say so.
+    last: Option<RequestCost>,
     prompts: PromptSpread,
     arrivals: ArrivalSpread,
 }
@@ -67,6 +69,7 @@ impl Sums {
 impl CostMeter {
     /// Time passes.
     pub fn pass(&mut self, seconds: f64) {
+        self.last = self.cost();
         let seconds = seconds.max(0.0);
         self.short.decay(0.5_f64.powf(seconds / COST_SHORT_SECONDS));
         self.long.decay(0.5_f64.powf(seconds / COST_LONG_SECONDS));
@@ -86,10 +89,10 @@ impl CostMeter {
         self.arrivals.note(arrived, seconds);
     }
 
-    /// What a request costs; none before a few were seen.
+    /// What a request costs, or cost when there last were some; none before a few were seen.
     pub fn cost(&self) -> Option<RequestCost> {
         if self.long.begun < COST_REQUESTS || self.long.ended < COST_REQUESTS {
-            return None;
+            return self.last;
         }
         let (short, long) = (&self.short, &self.long);
         Some(RequestCost {

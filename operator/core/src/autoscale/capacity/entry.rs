@@ -7,7 +7,7 @@ use pagoda_crds::api::CapacityStatus;
 use super::{
     growth::Growth,
     queueing::PodModel,
-    regression::{Factors, Regression},
+    regression::Regression,
     tuning::{
         BELIEVE_BUSY_SECONDS, BELIEVE_INTERVALS, EXTRAPOLATE, FEWEST_SEQUENCES, KV_SHARE, STARTS,
     },
@@ -24,8 +24,6 @@ pub struct Entry {
     /// When such a pod was last seen; none since it was restored.
     pub seen: Option<Millis>,
     regression: Regression,
-    /// What the regression says at present.
-    costs: Factors,
     /// The most sequences that were seen to decode at once.
     sequences: f64,
     /// What the engine runs at most; 0 until told.
@@ -54,7 +52,6 @@ impl Entry {
             hardware,
             seen: None,
             regression: Regression::default(),
-            costs: [0.0; 3],
             sequences: 0.0,
             most_sequences: 0.0,
             most_step_tokens: 0.0,
@@ -73,7 +70,6 @@ impl Entry {
             return;
         }
         self.regression.note(factors, seconds);
-        self.costs = self.regression.solve();
         if let Some(sequences) = growth.sequences() {
             self.sequences = self.sequences.max(sequences.min(1e5));
         }
@@ -119,7 +115,7 @@ impl Entry {
 
     /// What a step takes, if enough was seen to believe it.
     pub fn model(&self) -> Option<PodModel> {
-        let [prompt, step, sequence] = self.costs;
+        let [prompt, step, sequence] = self.regression.costs();
         let believed = self.regression.intervals() >= BELIEVE_INTERVALS
             && self.regression.seconds() >= BELIEVE_BUSY_SECONDS
             && step + sequence > 0.0;
@@ -181,7 +177,10 @@ impl Entry {
     pub fn restore(status: &CapacityStatus) -> Self {
         const SECONDS: f64 = 10.0;
         let figure = |told: Option<i64>| told.filter(|f| *f >= 0).map(|f| f as f64);
-        let mut entry = Self::new(status.revision.as_str().into(), status.hardware.as_str().into());
+        let mut entry = Self::new(
+            status.revision.as_str().into(),
+            status.hardware.as_str().into(),
+        );
         let step = figure(status.decode_step_microseconds).map(|us| us / 1e6);
         let sequence = figure(status.decode_sequence_microseconds).map(|us| us / 1e6);
         if let (Some(step), Some(sequence)) = (step, sequence)
@@ -197,10 +196,11 @@ impl Entry {
             let prefill = figure(status.prefill_tokens_per_second).filter(|rate| *rate > 0.0);
             if let Some(rate) = prefill {
                 for _ in 0..2 {
-                    entry.regression.note([rate * SECONDS / 1000.0, 0.0, 0.0], SECONDS);
+                    entry
+                        .regression
+                        .note([rate * SECONDS / 1000.0, 0.0, 0.0], SECONDS);
                 }
             }
-            entry.costs = entry.regression.solve();
             // So many sequences make so many tokens, if prompts take nothing: no more than there were.
             let tokens = figure(status.tokens_per_second).unwrap_or(0.0);
             let left = (1.0 - tokens * sequence).max(0.05);

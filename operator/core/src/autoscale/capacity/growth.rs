@@ -20,7 +20,7 @@ pub struct Growth {
     pub running_more: f64,
     /// Whether requests ran at both ends.
     pub ran_throughout: bool,
-    /// Prompt tokens, and the number of requests whose they are.
+    /// Prompt tokens, and the number of requests whose they are: servers count them with the first token.
     pub prompts: Option<(f64, f64)>,
     /// Prompt tokens that were not found in the KV cache.
     pub computed_prompt_tokens: Option<f64>,
@@ -62,8 +62,6 @@ impl Growth {
             (Some(earlier), Some(now)) => Some(grown(earlier, now)?),
             _ => None,
         };
-        // Pagoda's engine counts a prompt when it is accepted, others when its first token is there.
-        let of = if work.is_some() { arrived } else { begun };
         Some(Self {
             seconds,
             arrived,
@@ -72,7 +70,7 @@ impl Growth {
             in_flight_before: before,
             running_more: now.running as f64 - earlier.running as f64,
             ran_throughout: earlier.running > 0 && now.running > 0,
-            prompts: prompt_tokens.zip(of),
+            prompts: prompt_tokens.zip(begun),
             computed_prompt_tokens: computed_prompt(earlier, now, prompt_tokens),
             generated_tokens,
             between_tokens: between_tokens(earlier, now),

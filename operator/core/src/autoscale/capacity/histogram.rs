@@ -164,8 +164,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_counts_is_no_histogram() {
-        assert!(Histogram::new(vec![(1, 5), (2, 4)], 5, 0).is_none(), "falls");
-        assert!(Histogram::new(vec![(1, 5)], 4, 0).is_none(), "more than all");
+        assert!(
+            Histogram::new(vec![(1, 5), (2, 4)], 5, 0).is_none(),
+            "falls"
+        );
+        assert!(
+            Histogram::new(vec![(1, 5)], 4, 0).is_none(),
+            "more than all"
+        );
         assert!(
             Histogram::new(vec![(1, 5), (1, 5)], 5, 0).is_none(),
             "twice"

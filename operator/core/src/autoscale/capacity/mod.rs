@@ -212,7 +212,8 @@ impl Learner {
     /// that is not known, or is the same for all.
     pub fn relative_capacity(&self, pods: &[PodSeen]) -> Option<Vec<f64>> {
         let first = pods.first()?;
-        let alike = |pod: &PodSeen| pod.hardware == first.hardware && pod.revision == first.revision;
+        let alike =
+            |pod: &PodSeen| pod.hardware == first.hardware && pod.revision == first.revision;
         if pods.iter().all(alike) {
             return None;
         }
@@ -232,7 +233,11 @@ impl Learner {
     /// seen at work.
     fn model_of(&self, revision: &str, hardware: &str) -> Option<PodModel> {
         let of = |e: &&Entry| *e.hardware == *hardware;
-        let own = self.entries.iter().filter(of).find(|e| *e.revision == *revision);
+        let own = self
+            .entries
+            .iter()
+            .filter(of)
+            .find(|e| *e.revision == *revision);
         own.and_then(Entry::model).or_else(|| {
             let mut others = self.entries.iter().filter(of).rev();
             others.find_map(Entry::model)

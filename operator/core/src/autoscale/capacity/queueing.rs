@@ -9,11 +9,14 @@
 //! * *Prompts* are a single server's queue, first come first served: M/G/1 with a lognormal service time, whose waiting
 //!   time has the moments of Takács ("A single-server queue with Poisson input", 1962; the mean is Pollaczek and
 //!   Khinchine's). Burstier arrivals lengthen it as in Allen and Cunneen's approximation.
-//! * *More pods* share a queue in effect, because the gateway sends a request to the less loaded one of two: at least what
-//!   two servers with one queue have between them (Sakasegawa, "An approximation formula", 1977), and no more is counted on.
+//! * *More pods* share a queue in part, because the gateway sends a request to the less loaded one of two: half of what two
+//!   servers gain by one queue (Sakasegawa, "An approximation formula", 1977).
 //! * *Percentiles* are those of a lognormal distribution of the same mean and variance.
 
-use super::tuning::{MOST_BUSY, MOST_VARIABILITY, PROMPT_STEP_WEIGHT, STEP_TOKENS};
+use super::tuning::{MOST_BUSY, MOST_VARIABILITY, SHARED_WAIT, STEP_TOKENS};
+
+/// Halvings of the range in which a rate is looked for: to a millionth of it.
+const HALVINGS: u32 = 20;
 
 /// What a pod's steps take.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,6 +44,16 @@ pub struct Mix {
     pub prompt_variability: f64,
     /// Variance of the number of arrivals over its mean; 1 when they come independently.
     pub burstiness: f64,
+}
+
+impl Mix {
+    fn variability(&self) -> f64 {
+        self.prompt_variability.clamp(0.0, MOST_VARIABILITY)
+    }
+
+    fn burst(&self) -> f64 {
+        self.burstiness.clamp(1.0, MOST_VARIABILITY)
+    }
 }
 
 /// A latency target.
@@ -111,7 +124,7 @@ impl PodModel {
         if keeps(high) {
             return high;
         }
-        for _ in 0..40 {
+        for _ in 0..HALVINGS {
             let middle = f64::midpoint(low, high);
             if keeps(middle) {
                 low = middle;
@@ -183,16 +196,18 @@ impl PodModel {
         let p = share(percentile);
         let others = bearing.sequences + normal_quantile(p) * bearing.sequences.sqrt();
         let step = self.step_seconds + self.sequence_seconds * (1.0 + others.max(0.0));
-        // Steps without prompts fill the time that prompts leave, and each piece of a prompt makes one of them longer.
-        let prompts = bearing.rate * mix.prompt_tokens * self.prompt_token_seconds;
-        let steps = (1.0 - prompts).max(1e-6) / bearing.step.max(1e-9);
-        let with_prompt = bearing.rate * self.pieces(mix) / steps * PROMPT_STEP_WEIGHT;
+        // Steps without prompts fill the time that prompts leave, and each piece of a prompt makes one of them longer. Prompts come
+        // in bunches, the longer the busier they keep the pod, and meanwhile those that are done wait to go on decoding: so
+        // more of their tokens meet prompts than steps do.
+        let left = (1.0 - bearing.rate * mix.prompt_tokens * self.prompt_token_seconds).max(1e-6);
+        let steps = left / bearing.step.max(1e-9);
+        let with_prompt = bearing.rate * self.pieces(mix) / steps / left;
         let beyond = (1.0 - p) / with_prompt;
         if beyond >= 1.0 {
             return step;
         }
         // Of the steps with a prompt, the percentile that is left.
-        let (mean, variability) = (self.together(mix, bearing), self.variability(mix));
+        let (mean, variability) = (self.together(mix, bearing), mix.variability());
         let tokens = lognormal_quantile(mean, variability * mean * mean, 1.0 - beyond);
         step + tokens.min(self.step_tokens()) * self.prompt_token_seconds
     }
@@ -210,10 +225,6 @@ impl PodModel {
         }
     }
 
-    fn variability(&self, mix: &Mix) -> f64 {
-        mix.prompt_variability.clamp(0.0, MOST_VARIABILITY)
-    }
-
     /// Seconds that a prompt occupies the queue of prompts: its own, and the steps of those that decode beside it.
     fn served(&self, mix: &Mix, bearing: Bearing) -> f64 {
         let compute = mix.prompt_tokens * self.prompt_token_seconds;
@@ -223,7 +234,7 @@ impl PodModel {
     /// Tokens of the prompts that wait, seen by one that comes to the queue: its own among them.
     fn together(&self, mix: &Mix, bearing: Bearing) -> f64 {
         let served = self.served(mix, bearing);
-        let wait = Wait::of(bearing.rate, served, self.variability(mix), 1.0, false);
+        let wait = Wait::of(bearing.rate, served, mix.variability(), 1.0, false);
         let prompts = 1.0 + bearing.rate * wait.mean.max(0.0);
         mix.prompt_tokens * prompts
     }
@@ -233,8 +244,7 @@ impl PodModel {
         if bearing.rate * served >= 1.0 {
             return f64::INFINITY;
         }
-        let variability = self.variability(mix);
-        let burst = mix.burstiness.clamp(1.0, MOST_VARIABILITY);
+        let (variability, burst) = (mix.variability(), mix.burst());
         let wait = Wait::of(bearing.rate, served, variability, burst, shares);
         let compute = mix.prompt_tokens * self.prompt_token_seconds;
         let own = compute + self.pieces(mix) * step;
@@ -270,9 +280,9 @@ impl Wait {
         let mean = rate * second / (2.0 * (1.0 - busy));
         let square = 2.0 * mean * mean + rate * third / (3.0 * (1.0 - busy));
         let burst = (burst + variability) / grows;
-        // Two servers: a wait is seldomer by busy^(sqrt(6) - 2), and half as long.
+        // Two servers with one queue: a wait is seldomer by busy^(sqrt(6) - 2).
         let (seldomer, shorter) = if shares {
-            (busy.powf(6.0_f64.sqrt() - 2.0), 0.5)
+            (busy.powf(6.0_f64.sqrt() - 2.0), SHARED_WAIT)
         } else {
             (1.0, 1.0)
         };

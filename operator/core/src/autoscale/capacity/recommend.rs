@@ -7,7 +7,7 @@ use super::{
     correction::{Correction, Standing},
     entry::Entry,
     queueing::{Limit, Mix},
-    supply::{Kind, carried, needed, typical},
+    supply::{Kind, needed, typical},
     tuning::{BLIND_GROWTH, DRAIN_SECONDS, REACHABLE_FACTOR},
 };
 use crate::{
@@ -44,7 +44,8 @@ pub enum Basis {
     Capacity,
     /// From the measured percentile alone, for what pods carry is not known yet.
     Measured,
-    /// Even an idle pod takes so many milliseconds, which is more than the target: the number keeps waiting short beside it.
+    /// Even an idle pod of the fastest kind takes so many milliseconds, which is more than the target: the number keeps waiting
+    /// short beside it.
     Unreachable {
         /// What an idle pod takes.
         least_millis: u32,
@@ -86,7 +87,7 @@ impl Learner {
         self.remember(&plan, now);
         let standing = Standing {
             miss: firm.map(|millis| f64::from(millis) / 1000.0 / plan.aim),
-            load: rate / carried(&plan.ready).max(1e-9),
+            load: rate / plan.ready.max(1e-9),
             window: self.window,
         };
         self.correction(target.metric).note(&standing, now);
@@ -98,47 +99,59 @@ impl Learner {
     fn plan(&mut self, limit: Limit, rate: f64, pods: &[PodSeen], metric: Metric) -> Option<Plan> {
         let mix = self.mix()?;
         let models = self.models(pods);
-        let models: Vec<_> = models.into_iter().collect::<Option<_>>()?;
-        let floors = models.iter().map(|kind| kind.model.floor(&mix, limit));
-        let least = floors.fold(0.0, f64::max);
-        let (aim, basis) = if least > limit.seconds() {
-            let least_millis = (least * 1000.0).ceil().min(f64::from(u32::MAX)) as u32;
-            (least * REACHABLE_FACTOR, Basis::Unreachable { least_millis })
-        } else {
-            (limit.seconds(), Basis::Capacity)
+        let floors: Vec<f64> = models.iter().map(|k| k.model.floor(&mix, limit)).collect();
+        let aim = |floor: f64| {
+            if floor > limit.seconds() {
+                floor * REACHABLE_FACTOR
+            } else {
+                limit.seconds()
+            }
         };
         let factor = self.correction(metric).factor();
-        let kinds = |shares: bool, ready: bool| -> Vec<Kind> {
-            let kind = |k: &KindModel| Kind {
-                rate: factor * k.model.rate_within(&mix, limit.of(aim), shares),
-                pods: if ready { k.ready } else { k.pods },
+        let kinds = |shares: bool| -> Vec<Kind> {
+            let kind = |(k, floor): (&KindModel, &f64)| Kind {
+                rate: factor * k.model.rate_within(&mix, limit.of(aim(*floor)), shares),
+                pods: k.pods,
             };
-            models.iter().map(kind).collect()
+            models.iter().zip(&floors).map(kind).collect()
         };
-        let alone = needed(rate, &kinds(false, false))?;
-        let shares = alone > 1;
-        let all = kinds(shares, false);
-        let replicas = if shares { needed(rate, &all)?.max(2) } else { 1 };
+        let alone = kinds(false);
+        let shares = needed(rate, &alone)? > 1;
+        let all = if shares { kinds(true) } else { alone };
+        let replicas = if shares {
+            needed(rate, &all)?.max(2)
+        } else {
+            1
+        };
+        let least = floors.iter().copied().fold(f64::INFINITY, f64::min);
         Some(Plan {
             replicas,
-            aim,
-            basis,
+            aim: aim(floors.iter().copied().fold(0.0, f64::max)),
+            basis: if least > limit.seconds() {
+                let least_millis = (least * 1000.0).ceil().min(f64::from(u32::MAX)) as u32;
+                Basis::Unreachable { least_millis }
+            } else {
+                Basis::Capacity
+            },
             mix,
             typical: typical(&all)?,
-            ready: kinds(shares || pods.len() > 1, true),
+            ready: models
+                .iter()
+                .zip(&all)
+                .map(|(k, kind)| kind.rate * f64::from(k.ready))
+                .sum(),
             of: models.iter().map(|k| k.entry).zip(all).collect(),
         })
     }
 
-    /// Kinds of pods and what is known of each; a kind of which nothing is known is like the others. All that are remembered
-    /// when there is no pod.
-    fn models(&self, pods: &[PodSeen]) -> Vec<Option<KindModel>> {
+    /// Kinds of pods of which something is known; pods of others are counted to the largest of them. All kinds that are
+    /// remembered when there is no pod.
+    fn models(&self, pods: &[PodSeen]) -> Vec<KindModel> {
         let mut kinds: Vec<KindModel> = Vec::new();
         let mut unknown = (0, 0);
         for (at, entry) in self.entries.iter().enumerate() {
-            let of = |pod: &&PodSeen| {
-                pod.revision == entry.revision && pod.hardware == entry.hardware
-            };
+            let of =
+                |pod: &&PodSeen| pod.revision == entry.revision && pod.hardware == entry.hardware;
             let count = pods.iter().filter(of).count() as u32;
             let ready = pods.iter().filter(of).filter(|pod| pod.ready).count() as u32;
             if count == 0 && !pods.is_empty() {
@@ -154,14 +167,11 @@ impl Learner {
                 None => unknown = (unknown.0 + count, unknown.1 + ready),
             }
         }
-        // Shared out over what is known: the mean stays what it is.
         if let Some(kind) = kinds.iter_mut().max_by_key(|kind| kind.pods) {
             kind.pods += unknown.0;
             kind.ready += unknown.1;
-        } else {
-            return vec![None];
         }
-        kinds.into_iter().map(Some).collect()
+        kinds
     }
 
     fn remember(&mut self, plan: &Plan, now: Millis) {
@@ -212,13 +222,13 @@ struct KindModel {
 /// A number of pods with what it was reckoned from.
 struct Plan {
     replicas: u32,
-    /// Seconds that are aimed at.
+    /// Seconds that are aimed at, by the slowest kind.
     aim: f64,
     basis: Basis,
     mix: Mix,
     typical: f64,
-    /// Those that answer.
-    ready: Vec<Kind>,
+    /// Requests per second that those that answer carry.
+    ready: f64,
     /// Entry and what its pods carry.
     of: Vec<(usize, Kind)>,
 }

@@ -24,6 +24,8 @@ pub struct Regression {
     seconds: f64,
     /// Mean size of an error in seconds.
     usual_error: f64,
+    /// What these say.
+    costs: Factors,
 }
 
 impl Regression {
@@ -47,6 +49,7 @@ impl Regression {
             }
             self.moments[i] += weight * x * seconds;
         }
+        self.costs = self.solve();
     }
 
     /// How much an interval counts: one that lies far from what is known counts less (Huber's weights).
@@ -64,12 +67,15 @@ impl Regression {
     }
 
     fn predict(&self, factors: Factors) -> f64 {
-        let solved = self.solve();
-        factors.iter().zip(solved).map(|(x, c)| x * c).sum()
+        factors.iter().zip(self.costs).map(|(x, c)| x * c).sum()
     }
 
     /// Seconds for a thousand prompt tokens, for a step, for each sequence in a step; none negative.
-    pub fn solve(&self) -> Factors {
+    pub fn costs(&self) -> Factors {
+        self.costs
+    }
+
+    fn solve(&self) -> Factors {
         // The simplest first: on a tie a step costs what it costs, however many are in it.
         const SUBSETS: [u8; 7] = [0b010, 0b001, 0b100, 0b011, 0b101, 0b110, 0b111];
         let mut best = ([0.0; 3], 0.0);
@@ -130,7 +136,9 @@ impl Regression {
             let pivot = rows[i].map(|x| x / rows[i][i]);
             for row in &mut rows {
                 let factor = row[i];
-                row.iter_mut().zip(pivot).for_each(|(x, p)| *x -= factor * p);
+                row.iter_mut()
+                    .zip(pivot)
+                    .for_each(|(x, p)| *x -= factor * p);
             }
             rows[i] = pivot;
         }
@@ -178,7 +186,7 @@ mod tests {
                 let seconds: f64 = factors.iter().zip(truth).map(|(x, c)| x * c).sum();
                 regression.note(factors, seconds * (1.0 + noise));
             }
-            let found = regression.solve();
+            let found = regression.costs();
             // What counts is the time that it says for such a mix.
             let mix = [1.5, 25.0, 25.0 * 15.0];
             let time = |c: &Factors| mix.iter().zip(c).map(|(x, c)| x * c).sum::<f64>();
@@ -195,7 +203,7 @@ mod tests {
             for (factors, seconds) in notes {
                 regression.note(factors, seconds);
             }
-            prop_assert!(regression.solve().iter().all(|c| c.is_finite() && *c >= 0.0));
+            prop_assert!(regression.costs().iter().all(|c| c.is_finite() && *c >= 0.0));
         }
 
         #[test]
@@ -204,7 +212,7 @@ mod tests {
             for _ in 0..n {
                 regression.note(factors, seconds);
             }
-            let found = regression.solve();
+            let found = regression.costs();
             prop_assert!(found.iter().all(|c| c.is_finite() && *c >= 0.0));
             let told: f64 = found.iter().zip(factors).map(|(c, x)| c * x).sum();
             prop_assert!(factors.iter().all(|x| *x < 1e-3) || (told / seconds - 1.0).abs() < 0.01, "{told} for {seconds}");
@@ -218,8 +226,11 @@ mod tests {
             let steps = f64::from(10 + i % 5);
             regression.note([0.0, steps, steps * 8.0], steps * 0.02);
         }
-        let [_, step, sequence] = regression.solve();
-        assert!((step - 0.02).abs() < 1e-6 && sequence < 1e-9, "{step} {sequence}");
+        let [_, step, sequence] = regression.costs();
+        assert!(
+            (step - 0.02).abs() < 1e-6 && sequence < 1e-9,
+            "{step} {sequence}"
+        );
     }
 
     #[test]
@@ -229,9 +240,12 @@ mod tests {
             let (steps, prompt) = (f64::from(20 + i % 17), f64::from(i % 7) * 0.3);
             let seconds = prompt * 0.2 + steps * 0.02;
             let nonsense = if i % 20 == 13 { 5.0 } else { 1.0 };
-            regression.note([prompt, steps, steps * f64::from(1 + i % 11)], seconds * nonsense);
+            regression.note(
+                [prompt, steps, steps * f64::from(1 + i % 11)],
+                seconds * nonsense,
+            );
         }
-        let [prompt, step, sequence] = regression.solve();
+        let [prompt, step, sequence] = regression.costs();
         let one = prompt + 30.0 * step + 180.0 * sequence;
         assert!((one / 0.8 - 1.0).abs() < 0.1, "{one}");
     }
@@ -245,7 +259,7 @@ mod tests {
                 regression.note([0.0, steps, steps * f64::from(1 + i % 5)], steps * cost);
             }
         }
-        let [_, step, sequence] = regression.solve();
+        let [_, step, sequence] = regression.costs();
         assert!((step + 3.0 * sequence) / 0.02 > 0.75, "{step} {sequence}");
     }
 }

@@ -22,7 +22,7 @@ pub fn typical(kinds: &[Kind]) -> Option<f64> {
 }
 
 /// Requests per second that all of them carry.
-pub fn carried(kinds: &[Kind]) -> f64 {
+fn carried(kinds: &[Kind]) -> f64 {
     kinds.iter().map(|k| k.rate * f64::from(k.pods)).sum()
 }
 

@@ -20,12 +20,14 @@ pub struct Track {
     /// Its start was counted, or cannot be.
     started: bool,
     /// What it did since an interval began, where its engine does not tell its work.
-    since: Option<Growth>,
+    since: Option<Box<Growth>>,
 }
 
 /// The track of a pod, in tracks sorted by name.
 pub fn find<'a>(tracks: &'a [Track], name: &str) -> Option<&'a Track> {
-    let at = tracks.binary_search_by(|track| (*track.name).cmp(name)).ok()?;
+    let at = tracks
+        .binary_search_by(|track| (*track.name).cmp(name))
+        .ok()?;
     Some(&tracks[at])
 }
 
@@ -89,7 +91,7 @@ impl Track {
         if since.seconds * 1000.0 >= OUTSIDE_INTERVAL_MILLIS as f64 {
             return Some(since);
         }
-        self.since = Some(since);
+        self.since = Some(Box::new(since));
         None
     }
 }

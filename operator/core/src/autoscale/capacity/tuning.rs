@@ -19,9 +19,9 @@ pub const HUBER: f64 = 3.0;
 /// How firmly a sequence is believed to add nothing to a step, while the number of sequences hardly varies: relative.
 pub const RIDGE: f64 = 1e-4;
 /// A pod is trusted with so many times the sequences that were seen at once: the line is not followed further than that.
-pub const EXTRAPOLATE: f64 = 2.0;
+pub const EXTRAPOLATE: f64 = 3.0;
 /// And with so many in any case.
-pub const FEWEST_SEQUENCES: f64 = 4.0;
+pub const FEWEST_SEQUENCES: f64 = 8.0;
 
 /// Half-lives of the cost of a request in seconds: the short one sees a hit rate fall, the long one does not mistake a
 /// few long prompts for it.
@@ -35,11 +35,11 @@ pub const COST_REQUESTS: f64 = 5.0;
 /// Most that the variability of prompts and arrivals is believed to be: squared coefficient of variation.
 pub const MOST_VARIABILITY: f64 = 16.0;
 
+/// How long a wait is among pods that share the load, against one that is alone. Two servers with one queue make it half; the
+/// gateway looks at all that a pod has to do and not at its prompts alone, so half of that gain is counted on.
+pub const SHARED_WAIT: f64 = 0.75;
 /// Prompt tokens of a step, where the engine does not tell: vLLM's default.
 pub const STEP_TOKENS: f64 = 2_048.0;
-/// How much oftener a token meets a prompt in its step than a step does: prompts come in bunches, and while they do more
-/// sequences decode.
-pub const PROMPT_STEP_WEIGHT: f64 = 1.5;
 /// A pod is never planned busier than this, whatever its latency would allow.
 pub const MOST_BUSY: f64 = 0.95;
 /// Percent of a target that an idle pod may take by itself. Beyond that the target is out of reach, and so much above

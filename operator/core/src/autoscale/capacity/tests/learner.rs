@@ -13,7 +13,12 @@ use crate::autoscale::{
 const WINDOW: u64 = 30_000;
 
 /// Plays for so many seconds, looking each second.
-fn watch(learner: &mut Learner, pods: &mut [Pod], requests: &Requests, seconds: std::ops::Range<u64>) {
+fn watch(
+    learner: &mut Learner,
+    pods: &mut [Pod],
+    requests: &Requests,
+    seconds: std::ops::Range<u64>,
+) {
     for second in seconds {
         for pod in &mut *pods {
             pod.play(second as f64, requests);
@@ -29,13 +34,28 @@ fn learned(learner: &Learner) -> PodModel {
 
 /// Error in the time of steps of so many sequences, and of a prompt token.
 fn errors(model: &PodModel, speed: &Speed, batch: f64) -> (f64, f64) {
-    let (told, truth) =
-        (model.step_seconds + model.sequence_seconds * batch, speed.step + speed.sequence * batch);
-    (told / truth - 1.0, model.prompt_token_seconds * speed.prompt_rate - 1.0)
+    let (told, truth) = (
+        model.step_seconds + model.sequence_seconds * batch,
+        speed.step + speed.sequence * batch,
+    );
+    (
+        told / truth - 1.0,
+        model.prompt_token_seconds * speed.prompt_rate - 1.0,
+    )
 }
 
-const BUSY: Requests = Requests { rate: 2.0, prompt: 800.0, generated: 200.0, hit: 0.0 };
-const FAST: Speed = Speed { prompt_rate: 5_000.0, step: 0.02, sequence: 0.0005, noise: 0.1 };
+const BUSY: Requests = Requests {
+    rate: 2.0,
+    prompt: 800.0,
+    generated: 200.0,
+    hit: 0.0,
+};
+const FAST: Speed = Speed {
+    prompt_rate: 5_000.0,
+    step: 0.02,
+    sequence: 0.0005,
+    noise: 0.1,
+};
 
 #[test]
 fn learns_within_a_minute_what_steps_take() {
@@ -48,7 +68,12 @@ fn learns_within_a_minute_what_steps_take() {
 #[test]
 fn learns_what_steps_take_of_an_engine_that_does_not_tell() {
     let (mut learner, mut pods) = (Learner::default(), [Pod::new("a", FAST, Engine::Vllm, 5)]);
-    watch(&mut learner, &mut pods, &Requests { rate: 4.0, ..BUSY }, 0..300);
+    watch(
+        &mut learner,
+        &mut pods,
+        &Requests { rate: 4.0, ..BUSY },
+        0..300,
+    );
     let (step, prompt) = errors(&learned(&learner), &FAST, 20.0);
     assert!(step.abs() < 0.15 && prompt.abs() < 0.3, "{step} {prompt}");
 }
@@ -56,18 +81,39 @@ fn learns_what_steps_take_of_an_engine_that_does_not_tell() {
 #[test]
 fn a_pod_that_is_mostly_idle_tells_as_well_what_its_steps_take() {
     let (mut learner, mut pods) = (Learner::default(), [Pod::new("a", FAST, Engine::Pagoda, 5)]);
-    watch(&mut learner, &mut pods, &Requests { rate: 0.1, ..BUSY }, 0..300);
+    watch(
+        &mut learner,
+        &mut pods,
+        &Requests { rate: 0.1, ..BUSY },
+        0..300,
+    );
     let (step, prompt) = errors(&learned(&learner), &FAST, 1.0);
     assert!(step.abs() < 0.05 && prompt.abs() < 0.1, "{step} {prompt}");
 }
 
 #[test]
 fn a_simulated_engine_is_learned_exactly() {
-    let speed = Speed { prompt_rate: 2_000.0, step: 0.03, sequence: 0.0, noise: 0.0 };
-    let (mut learner, mut pods) = (Learner::default(), [Pod::new("a", speed, Engine::Pagoda, 9)]);
-    watch(&mut learner, &mut pods, &Requests { rate: 1.5, ..BUSY }, 0..60);
+    let speed = Speed {
+        prompt_rate: 2_000.0,
+        step: 0.03,
+        sequence: 0.0,
+        noise: 0.0,
+    };
+    let (mut learner, mut pods) = (
+        Learner::default(),
+        [Pod::new("a", speed, Engine::Pagoda, 9)],
+    );
+    watch(
+        &mut learner,
+        &mut pods,
+        &Requests { rate: 1.5, ..BUSY },
+        0..60,
+    );
     let model = learned(&learner);
-    assert!((model.prompt_token_seconds * 2_000.0 - 1.0).abs() < 0.001, "{model:?}");
+    assert!(
+        (model.prompt_token_seconds * 2_000.0 - 1.0).abs() < 0.001,
+        "{model:?}"
+    );
     assert!((model.step_seconds / 0.03 - 1.0).abs() < 0.001, "{model:?}");
     assert!(model.sequence_seconds < 1e-5, "{model:?}");
 }
@@ -91,8 +137,14 @@ fn a_request_costs_what_requests_cost() {
         let (mut learner, mut pods) = (Learner::default(), [Pod::new("a", FAST, engine, 5)]);
         watch(&mut learner, &mut pods, &requests, 0..300);
         let cost = learner.request_cost().expect("hundreds of requests");
-        assert!((cost.uncached_prompt_tokens / 400.0 - 1.0).abs() < 0.2, "{engine:?} {cost:?}");
-        assert!((cost.generated_tokens / 200.0 - 1.0).abs() < 0.2, "{engine:?} {cost:?}");
+        assert!(
+            (cost.uncached_prompt_tokens / 400.0 - 1.0).abs() < 0.2,
+            "{engine:?} {cost:?}"
+        );
+        assert!(
+            (cost.generated_tokens / 200.0 - 1.0).abs() < 0.2,
+            "{engine:?} {cost:?}"
+        );
     }
 }
 
@@ -100,12 +152,42 @@ fn a_request_costs_what_requests_cost() {
 fn a_cache_that_stops_helping_makes_requests_dearer_within_the_window() {
     for engine in [Engine::Pagoda, Engine::Vllm] {
         let (mut learner, mut pods) = (Learner::default(), [Pod::new("a", FAST, engine, 5)]);
-        watch(&mut learner, &mut pods, &Requests { hit: 0.8, ..BUSY }, 0..300);
-        let before = learner.request_cost().expect("known").uncached_prompt_tokens;
-        watch(&mut learner, &mut pods, &Requests { hit: 0.0, ..BUSY }, 300..330);
-        let after = learner.request_cost().expect("known").uncached_prompt_tokens;
+        watch(
+            &mut learner,
+            &mut pods,
+            &Requests { hit: 0.8, ..BUSY },
+            0..300,
+        );
+        let before = learner
+            .request_cost()
+            .expect("known")
+            .uncached_prompt_tokens;
+        watch(
+            &mut learner,
+            &mut pods,
+            &Requests { hit: 0.0, ..BUSY },
+            300..330,
+        );
+        let after = learner
+            .request_cost()
+            .expect("known")
+            .uncached_prompt_tokens;
         assert!(after > 2.0 * before, "{engine:?}: {before}, then {after}");
     }
+}
+
+#[test]
+fn what_requests_cost_is_known_after_a_quiet_night() {
+    let (mut learner, mut pods) = (
+        Learner::default(),
+        [Pod::new("a", FAST, Engine::Pagoda, 5)],
+    );
+    watch(&mut learner, &mut pods, &BUSY, 0..120);
+    for minute in 2..600 {
+        learner.note(&[], WINDOW, minute * 60_000);
+    }
+    let cost = learner.request_cost().expect("as it was");
+    assert!((cost.generated_tokens / 200.0 - 1.0).abs() < 0.3, "{cost:?}");
 }
 
 #[test]
@@ -121,15 +203,31 @@ fn a_start_is_the_median_of_those_that_were_seen() {
         reading: None,
     };
     learner.note(&[pod("flaps", 9_000_000, Some(1_000))], WINDOW, 0);
-    assert_eq!(learner.start_millis(), Some(8_999_000), "better than nothing");
+    assert_eq!(
+        learner.start_millis(),
+        Some(8_999_000),
+        "better than nothing"
+    );
     for (at, took) in [(1, 40_000), (2, 42_000), (3, 41_000), (4, 600_000)] {
         let name = format!("pod-{at}");
         learner.note(&[pod(&name, 1_000, None)], WINDOW, at * 2_000);
-        learner.note(&[pod(&name, took + 500, Some(500))], WINDOW, at * 2_000 + 1_000);
+        learner.note(
+            &[pod(&name, took + 500, Some(500))],
+            WINDOW,
+            at * 2_000 + 1_000,
+        );
     }
     assert_eq!(learner.start_millis(), Some(42_000));
-    learner.note(&[pod("another-that-flaps", 9_000_000, Some(1_000))], WINDOW, 20_000);
-    assert_eq!(learner.start_millis(), Some(42_000), "it was ready before it was seen");
+    learner.note(
+        &[pod("another-that-flaps", 9_000_000, Some(1_000))],
+        WINDOW,
+        20_000,
+    );
+    assert_eq!(
+        learner.start_millis(),
+        Some(42_000),
+        "it was ready before it was seen"
+    );
 }
 
 #[test]
@@ -140,9 +238,18 @@ fn what_the_status_tells_is_gone_on_with() {
     let again = Learner::restore(&told);
     let (before, after) = (learned(&learner), learned(&again));
     let close = |a: f64, b: f64| (a - b).abs() <= 0.02 * a.max(b) + 1e-6;
-    assert!(close(before.prompt_token_seconds, after.prompt_token_seconds), "{before:?} {after:?}");
-    assert!(close(before.step_seconds, after.step_seconds), "{before:?} {after:?}");
-    assert!(close(before.sequence_seconds, after.sequence_seconds), "{before:?} {after:?}");
+    assert!(
+        close(before.prompt_token_seconds, after.prompt_token_seconds),
+        "{before:?} {after:?}"
+    );
+    assert!(
+        close(before.step_seconds, after.step_seconds),
+        "{before:?} {after:?}"
+    );
+    assert!(
+        close(before.sequence_seconds, after.sequence_seconds),
+        "{before:?} {after:?}"
+    );
     assert_eq!(again.start_millis(), learner.start_millis());
 }
 
@@ -256,15 +363,82 @@ proptest! {
 
 #[test]
 fn pods_of_two_kinds_are_told_apart() {
-    let slow = Speed { prompt_rate: 2_500.0, step: 0.04, sequence: 0.001, noise: 0.1 };
-    let mut pods = [Pod::new("a", FAST, Engine::Pagoda, 5), Pod::new("b", slow, Engine::Pagoda, 6)];
+    let slow = Speed {
+        prompt_rate: 2_500.0,
+        step: 0.04,
+        sequence: 0.001,
+        noise: 0.1,
+    };
+    let mut pods = [
+        Pod::new("a", FAST, Engine::Pagoda, 5),
+        Pod::new("b", slow, Engine::Pagoda, 6),
+    ];
     pods[1].hardware = Arc::from("old-gpu");
     let mut learner = Learner::default();
-    watch(&mut learner, &mut pods, &Requests { rate: 1.0, ..BUSY }, 0..120);
+    watch(
+        &mut learner,
+        &mut pods,
+        &Requests { rate: 1.0, ..BUSY },
+        0..120,
+    );
     let seen: Vec<PodSeen> = pods.iter().map(Pod::seen).collect();
     let relative = learner.relative_capacity(&seen).expect("both are known");
     let mean = relative.iter().sum::<f64>() / 2.0;
     assert!((mean - 1.0).abs() < 1e-9);
-    assert!((relative[0] / relative[1] / 2.0 - 1.0).abs() < 0.35, "{relative:?}");
+    assert!(
+        (relative[0] / relative[1] / 2.0 - 1.0).abs() < 0.35,
+        "{relative:?}"
+    );
     assert_eq!(learner.relative_capacity(&seen[..1]), None, "all alike");
+}
+
+/// A figure for people, not a test of time: `cargo test --release ... -- --ignored --nocapture cost_of`.
+#[test]
+#[ignore = "prints a figure"]
+fn cost_of_a_look() {
+    use crate::{
+        autoscale::capacity::Asked,
+        validate::{TargetSetting, TargetValue},
+    };
+    let (mut learner, mut pods) = (Learner::default(), Vec::new());
+    for i in 0..5 {
+        pods.push(Pod::new(&format!("pod-{i}"), FAST, Engine::Pagoda, 5 + i));
+    }
+    let looks: Vec<Vec<PodSeen>> = (0..300)
+        .map(|second| {
+            for pod in &mut pods {
+                pod.play(f64::from(second), &BUSY);
+            }
+            pods.iter().map(Pod::seen).collect()
+        })
+        .collect();
+    let latency = TargetValue::Latency {
+        percentile: 95,
+        milliseconds: 800,
+    };
+    let target = TargetSetting {
+        metric: pagoda_crds::api::Metric::TimeToFirstToken,
+        value: latency,
+    };
+    let (mut note, mut recommend) = (std::time::Duration::ZERO, std::time::Duration::ZERO);
+    for round in 0..20_u64 {
+        for (second, look) in looks.iter().enumerate() {
+            let now = (round * 300 + second as u64) * 1000;
+            let began = std::time::Instant::now();
+            learner.note(look, WINDOW, now);
+            note += began.elapsed();
+            let began = std::time::Instant::now();
+            let asked = Asked {
+                rate_milli: 10_000,
+                queued: 0,
+            };
+            std::hint::black_box(learner.recommend(&target, asked, look, now));
+            recommend += began.elapsed();
+        }
+    }
+    println!(
+        "note of 5 pods {:?}, recommend {:?}",
+        note / 6_000,
+        recommend / 6_000
+    );
 }

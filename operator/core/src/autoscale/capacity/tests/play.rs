@@ -19,6 +19,11 @@ impl Dice {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// A whole number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.uniform() * end as f64) as usize
+    }
+
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.uniform()).ln()
     }
@@ -44,6 +49,30 @@ pub struct Requests {
     pub hit: f64,
 }
 
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub arrived: f64,
+    pub prompt: f64,
+    pub computed: f64,
+    pub generated: f64,
+}
+
+impl Request {
+    /// One like these.
+    pub fn draw(dice: &mut Dice, requests: &Requests, arrived: f64) -> Self {
+        let prompt = dice.exponential(requests.prompt).ceil().max(2.0);
+        let computed = (prompt * (1.0 - requests.hit)).ceil().max(1.0);
+        let generated = dice.exponential(requests.generated).ceil().max(1.0);
+        Self {
+            arrived,
+            prompt,
+            computed,
+            generated,
+        }
+    }
+}
+
 /// Whose metrics the pod speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
@@ -58,7 +87,6 @@ pub struct Pod {
     pub hardware: Arc<str>,
     pub revision: Arc<str>,
     speed: Speed,
-    engine: Engine,
     dice: Dice,
     now: f64,
     next: f64,
@@ -83,7 +111,12 @@ struct Buckets {
 
 impl Buckets {
     fn new(bounds: &'static [f64]) -> Self {
-        Self { bounds, counts: vec![0; bounds.len()], all: 0, sum: 0.0 }
+        Self {
+            bounds,
+            counts: vec![0; bounds.len()],
+            all: 0,
+            sum: 0.0,
+        }
     }
 
     fn observe(&mut self, seconds: f64) {
@@ -96,16 +129,22 @@ impl Buckets {
 
     fn histogram(&self) -> Option<Histogram> {
         let micros = |bound: &f64| (bound * 1e6).round() as u32;
-        let buckets = self.bounds.iter().map(micros).zip(self.counts.iter().copied());
+        let buckets = self
+            .bounds
+            .iter()
+            .map(micros)
+            .zip(self.counts.iter().copied());
         Histogram::new(buckets.collect(), self.all, (self.sum * 1e6) as u64)
     }
 }
 
 const FIRST: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0,
+    80.0, 160.0,
 ];
-const BETWEEN: &[f64] =
-    &[0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5];
+const BETWEEN: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
+];
 
 impl Pod {
     pub fn new(name: &str, speed: Speed, engine: Engine, seed: u64) -> Self {
@@ -114,7 +153,6 @@ impl Pod {
             hardware: "gpu".into(),
             revision: "one".into(),
             speed,
-            engine,
             dice: Dice(seed | 1),
             now: 0.0,
             next: 0.0,
@@ -160,23 +198,37 @@ impl Pod {
             self.next = self.now + 1.0;
             return;
         }
-        let prompt = self.dice.exponential(requests.prompt).ceil().max(2.0);
-        let computed = (prompt * (1.0 - requests.hit)).ceil().max(1.0);
-        let generated = self.dice.exponential(requests.generated).ceil().max(1.0);
-        self.prompts.push_back((self.next, computed, prompt, generated));
-        if self.engine == Engine::Pagoda {
-            *self.counts.prompt_tokens.get_or_insert(0) += prompt as u64;
-        }
-        self.counts.cache_queries += prompt as u64;
-        self.counts.cache_hits += (prompt - computed) as u64;
+        let request = Request::draw(&mut self.dice, requests, self.next);
+        self.offer(request);
         self.next += self.dice.exponential(1.0 / requests.rate);
+    }
+
+    /// A request comes.
+    pub fn offer(&mut self, request: Request) {
+        self.counts.cache_queries += request.prompt as u64;
+        self.counts.cache_hits += (request.prompt - request.computed) as u64;
+        self.prompts.push_back((
+            request.arrived,
+            request.computed,
+            request.prompt,
+            request.generated,
+        ));
+    }
+
+    /// Requests in it.
+    pub fn in_flight(&self) -> usize {
+        self.prompts.len() + self.decoding.len()
     }
 
     fn step(&mut self) {
         let (began, batch) = (self.now, self.decoding.len());
         let (done, computed) = self.prefill(MOST_STEP_TOKENS - batch as f64);
         let noise = 1.0 + self.speed.noise * (2.0 * self.dice.uniform() - 1.0);
-        let decode = if batch == 0 { 0.0 } else { self.speed.step + self.speed.sequence * batch as f64 };
+        let decode = if batch == 0 {
+            0.0
+        } else {
+            self.speed.step + self.speed.sequence * batch as f64
+        };
         self.now += (decode + computed / self.speed.prompt_rate) * noise;
         self.busy += self.now - began;
         for (left, last) in &mut self.decoding {
@@ -187,9 +239,7 @@ impl Pod {
         for (arrived, prompt, generated) in done {
             self.first.observe(self.now - arrived);
             self.first_token_seconds.push(self.now - arrived);
-            if self.engine == Engine::Vllm {
-                *self.counts.prompt_tokens.get_or_insert(0) += prompt as u64;
-            }
+            *self.counts.prompt_tokens.get_or_insert(0) += prompt as u64;
             self.decoding.push((generated - 1.0, self.now));
         }
         let before = self.decoding.len();
@@ -224,7 +274,10 @@ impl Pod {
 
     /// As an operator sees it.
     pub fn seen(&self) -> PodSeen {
-        let latencies = Latencies { first_token: self.first.histogram(), inter_token: self.between.histogram() };
+        let latencies = Latencies {
+            first_token: self.first.histogram(),
+            inter_token: self.between.histogram(),
+        };
         let reading = PodReading {
             running: self.decoding.len() as u64,
             waiting: self.prompts.len() as u64,
