@@ -1,7 +1,7 @@
 // Command serve is a Prometheus without scraping: its own time series database, query engine and HTTP API over series that
 // are told to it, so that tests decide what is known and since when.
 //
-// It prints its address and then reads commands from standard input, one a line, each answered by "ok" or an error:
+// It listens at the address that is its argument, or at a free port of this machine, prints which, and then reads commands from standard input, one a line, each answered by "ok" or an error:
 //
 //	set 3.5 name{label="value"}   the series has this value from now on: a sample each half second
 //	stop name{label="value"}      no further sample comes, as when whoever pushes it has died
@@ -68,7 +68,11 @@ func run() error {
 		return err
 	}
 	defer db.Close()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address := "127.0.0.1:0"
+	if len(os.Args) > 1 {
+		address = os.Args[1]
+	}
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}

@@ -233,7 +233,9 @@ fn wanted(readings: &Readings, rows: &[Row]) -> HashMap<Question, Wanted> {
             continue;
         }
         let server: Arc<str> = settings.server.as_str().into();
-        let interval = Duration::from_secs(settings.interval_seconds.into());
+        // However rarely a service wants to ask, a figure must not grow too old between two questions.
+        let seconds = settings.interval_seconds.min(settings.max_age_seconds / 2);
+        let interval = Duration::from_secs(seconds.max(1).into());
         for query in &settings.queries {
             let question = Question {
                 server: server.clone(),

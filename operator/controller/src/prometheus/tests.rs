@@ -39,7 +39,7 @@ fn settings(queries: &[&str]) -> PrometheusSettings {
         .iter()
         .enumerate()
         .map(|(index, query)| QuerySetting {
-            name: format!("q{index}"),
+            name: format!("q{index}").into(),
             query: (*query).to_owned(),
             value: QueryValue::Each(1000),
         });
@@ -288,7 +288,6 @@ fn services_that_want_the_same_share_a_question_at_the_shortest_interval() {
             scaled: Some(ScaledSpec {
                 replicas: 1,
                 scaling: service.scaling,
-                progress_deadline_seconds: 600,
                 is_ours: true,
             }),
             claim: None,
@@ -298,6 +297,9 @@ fn services_that_want_the_same_share_a_question_at_the_shortest_interval() {
     };
     let readings = readings(&scripted::server("http://127.0.0.1:1"));
     let rows = [row("first", 30), row("second", 5)];
+    let seldom = wanted(&readings, &[row("seldom", 3600)]);
+    let half_of_the_age = Duration::from_secs(30);
+    assert_eq!(seldom[&question("x")].interval, half_of_the_age);
     let wanted = wanted(&readings, &rows);
     assert_eq!(wanted.len(), 3, "{wanted:?}");
     assert_eq!(wanted[&question("x")].interval, Duration::from_secs(5));

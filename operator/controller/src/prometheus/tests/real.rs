@@ -75,21 +75,34 @@ async fn a_real_prometheus_answers_with_figures_and_their_ages_or_says_why_not()
         ("max by (job) (x) / min without (pod) (x)", 1143),
         ("42", 42_000),
     ] {
-        let figure = real.ask(query).await.unwrap_or_else(|e| panic!("{query}: {e}"));
+        let figure = real
+            .ask(query)
+            .await
+            .unwrap_or_else(|e| panic!("{query}: {e}"));
         assert_eq!(figure.value_milli, milli, "{query}");
-        assert!(figure.age < Duration::from_secs(20), "{query} is {:?} old", figure.age);
+        assert!(
+            figure.age < Duration::from_secs(20),
+            "{query} is {:?} old",
+            figure.age
+        );
         assert_eq!(figure.skew, None);
     }
     for (query, words) in [
         ("x", "2 series came"),
-        ("sum(x", "it refuses the query: invalid parameter \"query\": 1:6: parse error: unclosed"),
+        (
+            "sum(x",
+            "it refuses the query: invalid parameter \"query\": 1:6: parse error: unclosed",
+        ),
         ("x[1m]", "a range of samples"),
         ("\"text\"", "a text came"),
         ("nobody_has_this", "finds no series"),
         ("broken", "NaN"),
         ("below", "negative"),
         ("1 / 0", "infinite"),
-        ("x * on() group_left x", "it refuses the query: found duplicate series"),
+        (
+            "x * on() group_left x",
+            "it refuses the query: found duplicate series",
+        ),
     ] {
         let said = real.says(query).await;
         assert!(said.contains(words), "{query}: {said}");
@@ -106,8 +119,15 @@ async fn a_series_that_is_not_written_any_more_grows_old_and_one_that_has_ended_
     real.tell("stop x{pod=\"a\"}");
     sleep(Duration::from_secs(3));
     for query in ["x{pod=\"a\"}", "sum(x)", "count(x) * avg(x)"] {
-        let figure = real.ask(query).await.unwrap_or_else(|e| panic!("{query}: {e}"));
-        assert!(figure.age >= Duration::from_secs(2), "{query} is {:?} old", figure.age);
+        let figure = real
+            .ask(query)
+            .await
+            .unwrap_or_else(|e| panic!("{query}: {e}"));
+        assert!(
+            figure.age >= Duration::from_secs(2),
+            "{query} is {:?} old",
+            figure.age
+        );
     }
     let fresh = real.ask("x{pod=\"b\"}").await.expect("a figure");
     assert!(fresh.age < Duration::from_secs(2), "{:?}", fresh.age);
