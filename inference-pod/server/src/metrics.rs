@@ -1,6 +1,9 @@
 //! What the pod measures, in Prometheus' format: under the `vllm:` names that dashboards, gateways and autoscalers know,
 //! and the same under `pagoda_`, which adds what only Pagoda has.
 
+mod load;
+mod text;
+
 use std::borrow::Cow;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -12,6 +15,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
+
+use text::to_prometheus_text;
 
 /// A gauge of a fraction or of seconds.
 type FloatGauge = Gauge<f64, AtomicU64>;
@@ -65,6 +70,8 @@ pub struct SequenceTimes {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// The few of them that an autoscaler reads each second, without labels.
+    load: Registry,
     running: Gauge,
     waiting: Gauge,
     kv_usage: FloatGauge,
@@ -88,8 +95,23 @@ pub struct Metrics {
     steps: Counter,
     step_tokens: Histogram,
     step_seconds: Histogram,
+    busy_seconds: Counter<f64, AtomicU64>,
+    prefill_tokens: Counter,
+    decode_steps: Counter,
+    decode_tokens: Counter,
+    max_sequences: Gauge,
+    max_step_tokens: Gauge,
     executor_errors: Counter,
     load_seconds: FloatGauge,
+}
+
+/// What a step computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepShape {
+    /// Tokens of prompts.
+    pub prefill_tokens: usize,
+    /// Sequences that got one token more.
+    pub decode_tokens: usize,
 }
 
 /// Upper bounds in seconds for what a person waits for: first token, queue, whole answers.
@@ -125,6 +147,7 @@ impl Metrics {
         )];
         let mut metrics = Self {
             registry: Registry::with_labels(labels.into_iter()),
+            load: Registry::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
             kv_usage: FloatGauge::default(),
@@ -148,11 +171,18 @@ impl Metrics {
             steps: Counter::default(),
             step_tokens: Histogram::new(STEP_TOKEN_BUCKETS),
             step_seconds: token_histogram(),
+            busy_seconds: Counter::default(),
+            prefill_tokens: Counter::default(),
+            decode_steps: Counter::default(),
+            decode_tokens: Counter::default(),
+            max_sequences: Gauge::default(),
+            max_step_tokens: Gauge::default(),
             executor_errors: Counter::default(),
             load_seconds: FloatGauge::default(),
         };
         metrics.register_shared();
         metrics.register_own();
+        metrics.load = load::registry(&metrics);
         metrics
     }
 
@@ -179,7 +209,7 @@ impl Metrics {
         );
         self.both(
             "prompt_tokens",
-            "Prompt tokens of accepted sequences",
+            "Prompt tokens of sequences that got their first token",
             self.prompt_tokens.clone(),
         );
         self.both(
@@ -272,6 +302,36 @@ impl Metrics {
             self.step_seconds.clone(),
         );
         self.own(
+            "engine_busy_seconds",
+            "Time in steps",
+            self.busy_seconds.clone(),
+        );
+        self.own(
+            "engine_prefill_tokens",
+            "Prompt tokens computed; found in the KV cache is not computed",
+            self.prefill_tokens.clone(),
+        );
+        self.own(
+            "engine_decode_steps",
+            "Forward passes in which a sequence decoded",
+            self.decode_steps.clone(),
+        );
+        self.own(
+            "engine_decode_tokens",
+            "Tokens decoded in them",
+            self.decode_tokens.clone(),
+        );
+        self.own(
+            "engine_max_sequences",
+            "Sequences that run at once at most",
+            self.max_sequences.clone(),
+        );
+        self.own(
+            "engine_max_step_tokens",
+            "Tokens computed in a forward pass at most",
+            self.max_step_tokens.clone(),
+        );
+        self.own(
             "engine_executor_errors",
             "Forward passes that failed",
             self.executor_errors.clone(),
@@ -330,11 +390,6 @@ impl Metrics {
         self.load_seconds.set(load.as_secs_f64());
     }
 
-    /// A sequence was accepted.
-    pub fn accepted(&self, prompt_tokens: usize) {
-        self.prompt_tokens.inc_by(prompt_tokens as u64);
-    }
-
     /// A request was not accepted.
     pub fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&RefusalLabels { reason }).inc();
@@ -350,8 +405,10 @@ impl Metrics {
         self.preemptions.inc_by(sequences as u64);
     }
 
-    /// The first token of a sequence, this long after its arrival.
-    pub fn first_token(&self, since_arrival: Duration) {
+    /// The first token of a sequence, this long after its arrival. Its prompt is counted with it, as vLLM does, so that
+    /// prompt tokens and first tokens are of the same sequences.
+    pub fn first_token(&self, prompt_tokens: usize, since_arrival: Duration) {
+        self.prompt_tokens.inc_by(prompt_tokens as u64);
         self.generation_tokens.inc();
         self.time_to_first_token
             .observe(since_arrival.as_secs_f64());
@@ -380,11 +437,22 @@ impl Metrics {
         }
     }
 
+    /// What the scheduler may use at once.
+    pub fn set_limits(&self, limits: &pagoda_engine_core::Limits) {
+        self.max_sequences.set(limits.max_sequences as i64);
+        self.max_step_tokens.set(limits.step_tokens as i64);
+    }
+
     /// A step was made.
-    pub fn step(&self, tokens: usize, took: Duration) {
+    pub fn step(&self, step: StepShape, took: Duration) {
         self.steps.inc();
-        self.step_tokens.observe(tokens as f64);
+        self.step_tokens
+            .observe((step.prefill_tokens + step.decode_tokens) as f64);
         self.step_seconds.observe(took.as_secs_f64());
+        self.prefill_tokens.inc_by(step.prefill_tokens as u64);
+        self.decode_steps.inc_by(u64::from(step.decode_tokens > 0));
+        self.decode_tokens.inc_by(step.decode_tokens as u64);
+        self.busy_seconds.inc_by(took.as_secs_f64());
     }
 
     /// A forward pass failed.
@@ -397,6 +465,13 @@ impl Metrics {
         self.http_requests
             .get_or_create(&HttpLabels { endpoint, code })
             .inc();
+    }
+
+    /// What an autoscaler reads each second, in the text format 0.0.4.
+    pub fn load_text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::with_capacity(4096);
+        encode(&mut text, &self.load)?;
+        Ok(to_prometheus_text(&text))
     }
 
     /// Everything in the OpenMetrics text format.
@@ -412,42 +487,6 @@ impl Metrics {
     }
 }
 
-/// In OpenMetrics a counter `x` has the sample `x_total`; in 0.0.4 the type line must say `x_total` too. `HELP` precedes
-/// `TYPE`, so it is held until the type is known. `EOF` is dropped.
-fn to_prometheus_text(open_metrics: &str) -> String {
-    let mut out = String::with_capacity(open_metrics.len() + 1024);
-    let mut help = None;
-    for line in open_metrics.lines().filter(|line| *line != "# EOF") {
-        if line.starts_with("# HELP ") {
-            help = Some(line);
-            continue;
-        }
-        let counter = line
-            .strip_prefix("# TYPE ")
-            .and_then(|rest| rest.strip_suffix(" counter"));
-        if let Some(help) = help.take() {
-            push_line(
-                &mut out,
-                &counter.map_or_else(|| help.to_owned(), |name| rename(help, name)),
-            );
-        }
-        push_line(
-            &mut out,
-            &counter.map_or_else(|| line.to_owned(), |name| rename(line, name)),
-        );
-    }
-    out
-}
-
-fn rename(line: &str, name: &str) -> String {
-    line.replacen(&format!(" {name} "), &format!(" {name}_total "), 1)
-}
-
-fn push_line(out: &mut String, line: &str) {
-    out.push_str(line);
-    out.push('\n');
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -455,8 +494,7 @@ mod tests {
     fn metrics() -> Metrics {
         let metrics = Metrics::new("m");
         metrics.finished("stop", None);
-        metrics.accepted(7);
-        metrics.first_token(Duration::from_millis(3));
+        metrics.first_token(7, Duration::from_millis(3));
         metrics.set_load(pagoda_engine_core::Load {
             running: 2,
             waiting: 1,
@@ -485,6 +523,35 @@ mod tests {
             );
         }
         assert!(!text.contains("# EOF"));
+    }
+
+    #[test]
+    fn the_load_is_told_in_a_text_short_enough_for_every_second() {
+        let metrics = metrics();
+        let step = StepShape {
+            prefill_tokens: 500,
+            decode_tokens: 3,
+        };
+        metrics.step(step, Duration::from_millis(250));
+        let text = metrics.load_text().unwrap();
+        for line in [
+            "vllm:num_requests_running 2",
+            "vllm:request_success_total{finished_reason=\"stop\"} 1",
+            "vllm:time_to_first_token_seconds_bucket{le=\"0.005\"} 1",
+            "pagoda_engine_prefill_tokens_total 500",
+            "pagoda_engine_decode_steps_total 1",
+            "pagoda_engine_decode_tokens_total 3",
+            "pagoda_engine_busy_seconds_total 0.25",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+        let whole = metrics.prometheus_text().unwrap();
+        assert!(
+            text.len() * 4 < whole.len(),
+            "{} of {}",
+            text.len(),
+            whole.len()
+        );
     }
 
     #[test]

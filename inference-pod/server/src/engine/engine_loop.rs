@@ -20,7 +20,7 @@ use super::handle::EngineHandle;
 use super::heartbeat::Heartbeat;
 use super::request::{ChoiceEvent, Command, Event, Failure, NewChoice, Submission};
 use crate::language::Language;
-use crate::metrics::{Metrics, SequenceTimes};
+use crate::metrics::{Metrics, SequenceTimes, StepShape};
 
 /// Submissions that may lie between the API and the engine's thread.
 const INBOX: usize = 1024;
@@ -46,6 +46,7 @@ pub type EngineEnd = oneshot::Receiver<Result<(), String>>;
 impl EngineSetup {
     /// Starts the thread.
     pub fn start(self) -> Result<(EngineHandle, EngineEnd), LimitsError> {
+        self.metrics.set_limits(&self.limits);
         let (commands, inbox) = sync_channel(INBOX);
         let heartbeat = Arc::new(Heartbeat::default());
         let handle = EngineHandle::new(commands, Arc::clone(&heartbeat));
@@ -78,6 +79,19 @@ impl EngineSetup {
     }
 }
 
+/// A row of one token that is not a prompt's first is a decode.
+fn shape(rows: &[PlannedRow]) -> StepShape {
+    let mut shape = StepShape::default();
+    for row in rows {
+        if row.start > 0 && row.len == 1 {
+            shape.decode_tokens += 1;
+        } else {
+            shape.prefill_tokens += row.len;
+        }
+    }
+    shape
+}
+
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
@@ -89,6 +103,7 @@ struct Live {
     answer: Answer,
     events: mpsc::Sender<ChoiceEvent>,
     choice: usize,
+    prompt_tokens: usize,
     arrived: Instant,
     queued: Option<Duration>,
     first_token: Option<Instant>,
@@ -179,8 +194,8 @@ impl EngineLoop {
         let (new, answer) = Answer::begin(choice);
         match self.scheduler.submit(new, self.epoch.elapsed()) {
             Ok(id) => {
-                self.metrics.accepted(prompt_tokens);
                 let live = Live {
+                    prompt_tokens,
                     answer,
                     events: events.clone(),
                     choice: index,
@@ -229,7 +244,7 @@ impl EngineLoop {
             Ok(()) => self.record(&plan.rows),
             Err(error) => self.isolate(&plan.rows, &error),
         }
-        self.metrics.step(plan.tokens(), began.elapsed());
+        self.metrics.step(shape(&plan.rows), began.elapsed());
     }
 
     fn note_admission(&mut self, id: SequenceId, now: Instant) {
@@ -362,7 +377,8 @@ impl Live {
         match self.last_token {
             None => {
                 self.first_token = Some(now);
-                metrics.first_token(now.saturating_duration_since(self.arrived));
+                let since_arrival = now.saturating_duration_since(self.arrived);
+                metrics.first_token(self.prompt_tokens, since_arrival);
             }
             Some(last) => metrics.next_token(now.saturating_duration_since(last)),
         }

@@ -1,4 +1,5 @@
-//! `/metrics`, in the format that the scraper asks for.
+//! `/metrics`, in the format that the scraper asks for, and `/metrics/load`, the few of them that an autoscaler reads each
+//! second.
 
 use std::sync::Arc;
 
@@ -23,6 +24,15 @@ pub async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Respons
     } else {
         (PROMETHEUS, app.metrics.prometheus_text())
     };
+    answer(format, text)
+}
+
+/// Load alone, always in the older format.
+pub async fn load(State(app): State<Arc<App>>) -> Response {
+    answer(PROMETHEUS, app.metrics.load_text())
+}
+
+fn answer(format: &'static str, text: Result<String, std::fmt::Error>) -> Response {
     match text {
         Ok(text) => ([(header::CONTENT_TYPE, format)], text).into_response(),
         Err(error) => {

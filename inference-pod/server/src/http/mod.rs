@@ -36,6 +36,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/health/live", get(health::live))
         .route("/health/ready", get(health::ready))
         .route("/metrics", get(metrics::metrics))
+        .route("/metrics/load", get(metrics::load))
         .method_not_allowed_fallback(|| async { ApiError::wrong_method() })
         .layer(from_fn_with_state(Arc::clone(&app), count))
         .fallback(|uri: Uri| async move { ApiError::no_such_path(uri.path()) })
@@ -65,6 +66,7 @@ fn endpoint_label(path: &str) -> &'static str {
         "/health/live" => "health_live",
         "/health/ready" => "health_ready",
         "/metrics" => "metrics",
+        "/metrics/load" => "metrics_load",
         _ => "other",
     }
 }
