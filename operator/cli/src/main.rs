@@ -1,5 +1,6 @@
 //! `pagoda`: what people ask of Pagoda from a terminal.
 
+mod explain;
 mod simulate;
 
 use anyhow::Result;
@@ -17,10 +18,13 @@ struct Cli {
 enum Command {
     /// Plays a trace of requests against an InferenceService, days in seconds: how many pods, what clients feel, what it costs
     Simulate(Box<simulate::Arguments>),
+    /// Shows the last hour of an InferenceService's autoscaling: what was decided, and from what figures
+    Explain(explain::Arguments),
 }
 
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
     }
 }

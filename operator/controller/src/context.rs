@@ -17,9 +17,20 @@ use pagoda_operator_core::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    canary_gate::Gate, events, gateways::Gateways, http_client::HttpClient, key::Key,
-    lease::Leadership, metrics::Metrics, model_facts::Asker, queue::Queue, settings::Settings,
-    stores::Stores, update_status::Version,
+    autoscaler::{decisions::Decisions, signals::Signals},
+    canary_gate::Gate,
+    events,
+    gateways::Gateways,
+    http_client::HttpClient,
+    key::Key,
+    lease::Leadership,
+    metrics::Metrics,
+    model_facts::Asker,
+    prometheus::{Readings, config::Servers},
+    queue::Queue,
+    settings::Settings,
+    stores::Stores,
+    update_status::Version,
 };
 
 /// What is remembered of a service between reconciles. Lost with the process, and gained again by looking.
@@ -39,6 +50,8 @@ pub struct Memory {
     pub load: Option<LoadReading>,
     /// The last refusal that was written for an object that cannot be read.
     pub unreadable: Option<String>,
+    /// Whether it was told that the installed definition is older than this program.
+    pub outdated_told: bool,
     /// Reconciles that failed in a row.
     pub failures: u32,
     /// When the first of them failed.
@@ -73,8 +86,14 @@ pub struct Context {
     pub setup: Setup,
     /// What the gateways last told.
     pub gateways: Gateways,
+    /// Figures of the autoscaler's last round.
+    pub signals: Arc<Signals>,
+    /// What the autoscaler decided in the last hour.
+    pub decisions: Arc<Decisions>,
     /// Asks pods for facts.
     pub asker: Asker,
+    /// What Prometheus servers last told.
+    pub prometheus: Readings,
     /// Whether Jobs may be made that bring models to nodes.
     pub may_prefetch: AtomicBool,
     /// True once the process should end.
@@ -87,6 +106,7 @@ impl Context {
     pub fn new(
         client: Client,
         settings: Settings,
+        servers: Servers,
         stores: Stores,
         leadership: Leadership,
         metrics: Arc<Metrics>,
@@ -96,7 +116,10 @@ impl Context {
             recorder: events::recorder(client.clone(), &settings),
             setup: setup(&settings),
             gateways: Gateways::default(),
+            signals: metrics.signals.clone(),
+            decisions: metrics.decisions.clone(),
             asker: Asker::default(),
+            prometheus: Readings::of_servers(servers),
             may_prefetch: AtomicBool::new(true),
             client,
             settings,

@@ -92,8 +92,12 @@ fn api(client: &Client, settings: &Settings) -> Api<Lease> {
     Api::namespaced(client.clone(), &settings.system_namespace)
 }
 
-/// Waits until this process leads.
-pub async fn acquire(client: &Client, settings: &Settings) -> Result<Leadership, LeaseError> {
+/// Waits until this process leads, and tells who does meanwhile.
+pub async fn acquire(
+    client: &Client,
+    settings: &Settings,
+    other_leads: impl Fn(&str),
+) -> Result<Leadership, LeaseError> {
     let api = api(client, settings);
     let identity = identity(settings);
     let name = settings.lease_name.clone();
@@ -103,7 +107,7 @@ pub async fn acquire(client: &Client, settings: &Settings) -> Result<Leadership,
         let sent_at = Instant::now();
         match timeout(
             REQUEST_TIMEOUT,
-            try_acquire(&api, &name, &identity, &mut rival),
+            try_acquire(&api, &name, &identity, &mut rival, &other_leads),
         )
         .await
         {
@@ -140,6 +144,7 @@ async fn try_acquire(
     name: &str,
     identity: &str,
     rival: &mut Option<(Option<String>, Instant)>,
+    other_leads: impl Fn(&str),
 ) -> Result<Option<Lease>, kube::Error> {
     let Some(found) = api.get_opt(name).await? else {
         let fresh = Lease {
@@ -164,6 +169,7 @@ async fn try_acquire(
             _ => rival.insert((version, Instant::now())).1,
         };
         if since.elapsed() < duration {
+            other_leads(holder);
             return Ok(None);
         }
     }

@@ -10,12 +10,15 @@ use pagoda_operator::{
     context::Context,
     fetch_progress, heap,
     heartbeat::{self, Patience},
-    http_server, lease,
+    http_server, keda, lease,
     metrics::Metrics,
+    metrics_api,
+    prometheus::{self, config::Servers},
     queue::Queue,
     settings::Settings,
     stores, telemetry, workers,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -43,6 +46,7 @@ async fn main() -> anyhow::Result<()> {
         bail!("a TLS provider is already installed");
     }
     let traces = telemetry::traces(settings.otlp_endpoint.as_deref())?;
+    raise_file_limit();
     log_as(&settings.log_format, traces.as_ref());
     let ended = start(settings).await;
     if let Some(traces) = traces {
@@ -52,22 +56,35 @@ async fn main() -> anyhow::Result<()> {
     ended
 }
 
+/// Every pod that is asked each second keeps a connection open, and some systems begin with a thousand files. Without leave the
+/// number of connections stays within what there is.
+fn raise_file_limit() {
+    let files = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: files.maximum,
+        ..files
+    };
+    let _ = setrlimit(Resource::Nofile, all);
+}
+
 async fn start(settings: Settings) -> anyhow::Result<()> {
+    let servers = settings.prometheus_config.as_deref();
+    let servers = servers.map(prometheus::config::read).transpose()?;
     let client = boot::client().await?;
     for namespace in settings.scopes() {
         boot::check_definition(&client, namespace).await?;
     }
-    run(settings, client).await
+    run(settings, servers.unwrap_or_default(), client).await
 }
 
-async fn run(settings: Settings, client: kube::Client) -> anyhow::Result<()> {
+async fn run(settings: Settings, servers: Servers, client: kube::Client) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::default());
     let health = Arc::new(http_server::Health::default());
     let server = http_server::bind(settings.listen).await?;
     tokio::spawn(http_server::serve(server, health.clone(), metrics.clone()));
 
     let leadership = tokio::select! {
-        leadership = lease::acquire(&client, &settings) => leadership?,
+        leadership = lease::acquire(&client, &settings, |other| health.stands_by_for(other)) => leadership?,
         () = asked_to_stop() => return Ok(()),
     };
     metrics.leader.set(1);
@@ -77,6 +94,7 @@ async fn run(settings: Settings, client: kube::Client) -> anyhow::Result<()> {
     let context = Arc::new(Context::new(
         client,
         settings,
+        servers,
         stores,
         leadership.clone(),
         metrics,
@@ -92,7 +110,11 @@ async fn run(settings: Settings, client: kube::Client) -> anyhow::Result<()> {
     let dead = heartbeat::guard(health.heartbeats.clone()).context("failed to start a thread")?;
     let mut reconciles = tokio::spawn(workers::run(context.clone(), health.clone()));
     let mut scaler = tokio::spawn(autoscaler::run(context.clone(), scaling));
+    let mut questions = tokio::spawn(prometheus::run(context.clone()));
     let mut progress = tokio::spawn(fetch_progress::run(context.clone()));
+    // Figures for other people's autoscalers: that they cannot be served is told, and no reason to end.
+    tokio::spawn(metrics_api::run(context.clone()));
+    tokio::spawn(keda::run(context.clone()));
     tokio::select! {
         lost = lease::keep(&context.client, &context.settings, &leadership) => {
             Err(lost).context("stopping, for another may lead now")
@@ -101,6 +123,7 @@ async fn run(settings: Settings, client: kube::Client) -> anyhow::Result<()> {
         Some(ended) = watches.join_next() => bail!("a watch ended: {ended:?}"),
         ended = &mut reconciles => bail!("the reconciles ended: {ended:?}"),
         ended = &mut scaler => bail!("the autoscaler ended: {ended:?}"),
+        ended = &mut questions => bail!("nobody asks Prometheus: {ended:?}"),
         ended = &mut progress => bail!("nobody asks for the progress of models: {ended:?}"),
         () = asked_to_stop() => {
             context.stop.send_replace(true);

@@ -1,5 +1,8 @@
 //! What the operator counts of itself.
 
+use std::sync::Arc;
+
+use crate::autoscaler::{decisions::Decisions, exported::Exported, signals::Signals};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -29,6 +32,15 @@ pub struct Target {
     pub target: &'static str,
 }
 
+/// Which Prometheus was asked, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PrometheusAnswer {
+    /// Name of the server.
+    pub server: String,
+    /// `ok`, or why there was no figure.
+    pub result: &'static str,
+}
+
 /// All metrics of this process.
 pub struct Metrics {
     registry: Registry,
@@ -44,12 +56,22 @@ pub struct Metrics {
     pub scale_writes: Counter,
     /// Scrapes that failed.
     pub scrape_failures: Family<Target, Counter>,
+    /// Queries to Prometheus servers by what came of them.
+    pub prometheus_answers: Family<PrometheusAnswer, Counter>,
     /// Seconds of a round of the autoscaler.
     pub autoscale_seconds: Histogram,
+    /// Services that start from zero.
+    pub cold_starts: Gauge,
+    /// Services that wait for others to have started.
+    pub cold_starts_waiting: Gauge,
     /// InferenceServices known.
     pub services: Gauge,
     /// 1 while this process leads.
     pub leader: Gauge,
+    /// Figures of the autoscaler's last round, told by service.
+    pub signals: Arc<Signals>,
+    /// What it decided in the last hour.
+    pub decisions: Arc<Decisions>,
 }
 
 impl Default for Metrics {
@@ -63,9 +85,14 @@ impl Default for Metrics {
             status_writes: Counter::default(),
             scale_writes: Counter::default(),
             scrape_failures: Family::default(),
+            prometheus_answers: Family::default(),
             autoscale_seconds: buckets(),
+            cold_starts: Gauge::default(),
+            cold_starts_waiting: Gauge::default(),
             services: Gauge::default(),
             leader: Gauge::default(),
+            signals: Arc::default(),
+            decisions: Arc::default(),
             registry: Registry::default(),
         };
         registry.register(
@@ -99,15 +126,35 @@ impl Default for Metrics {
             metrics.scrape_failures.clone(),
         );
         registry.register(
+            "prometheus_answers",
+            "Queries to Prometheus servers by what came of them",
+            metrics.prometheus_answers.clone(),
+        );
+        registry.register(
             "autoscale_seconds",
             "Duration of a round of the autoscaler",
             metrics.autoscale_seconds.clone(),
+        );
+        registry.register(
+            "cold_starts",
+            "Services that start from zero, where that is capped",
+            metrics.cold_starts.clone(),
+        );
+        registry.register(
+            "cold_starts_waiting",
+            "Services that wait to start from zero until others have",
+            metrics.cold_starts_waiting.clone(),
         );
         registry.register(
             "services",
             "InferenceServices known",
             metrics.services.clone(),
         );
+        registry.register_collector(Box::new(Exported(metrics.signals.clone())));
+        // One that is missing until it fails for the first time cannot be told from one that never fails.
+        for target in ["gateway", "pod"] {
+            drop(metrics.scrape_failures.get_or_create(&Target { target }));
+        }
         registry.register(
             "leader",
             "1 while this process leads",

@@ -36,6 +36,7 @@ use crate::{
     model_facts::model_facts,
     replicas::settle_replicas,
     request::RequestError,
+    scale_in,
     stores::{Content, ServiceRow},
     telemetry::step,
     update_status::{Subject, Told, last_status, update_status},
@@ -208,6 +209,7 @@ impl Turn<'_> {
             .chain(&self.children.config_map)
             .chain([&deployment])
             .collect();
+        scale_in::mark(self.context, self.key, &plan, self.children, self.around).await;
         apply(self.context, self.service, &list).await?;
         let prefetch = plan
             .prefetch_nodes

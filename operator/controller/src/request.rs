@@ -63,6 +63,13 @@ impl RequestError {
         })
     }
 
+    /// The installed definition has no such field: it is older than this program. Server-side apply answers 500.
+    pub fn is_undeclared_field(&self) -> bool {
+        self.status().is_some_and(|status| {
+            status.code == 500 && status.message.contains("field not declared in schema")
+        })
+    }
+
     /// What another spec would cure: invalid objects, and ones that admission forbids.
     pub fn is_refusal(&self) -> bool {
         let Some(status) = self.status() else {
@@ -103,6 +110,14 @@ mod tests {
         assert!(!busy.is_refusal());
         let absurd = answered(json!({"code": 429, "details": {"retryAfterSeconds": 4_000_000}}));
         assert_eq!(absurd.retry_after(), Some(LONGEST_WAIT));
+    }
+
+    #[test]
+    fn a_field_that_the_installed_definition_lacks_is_told_from_other_failures() {
+        let words = "failed to create typed patch object (n/a; serving.pagoda.dev/v1alpha1, Kind=InferenceService): .status.scaling.history: field not declared in schema";
+        let lacks = answered(json!({"code": 500, "message": words}));
+        assert!(lacks.is_undeclared_field());
+        assert!(!answered(json!({"code": 500, "message": "etcd"})).is_undeclared_field());
     }
 
     #[tokio::test(start_paused = true)]

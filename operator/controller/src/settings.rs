@@ -4,7 +4,11 @@ use clap::{ArgAction, Parser};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pagoda_crds::names;
 use pagoda_operator_core::quantity::parse_whole;
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 /// Runs InferenceServices: applies their pods, scales them and tells their status.
 #[derive(Clone, Debug, Parser)]
@@ -33,6 +37,9 @@ pub struct Settings {
     /// Most bytes of that directory for each namespace and node, such as 200Gi
     #[arg(long, env = "MODEL_CACHE_BYTES", requires = "model_cache_path", value_parser = bytes)]
     pub model_cache_bytes: Option<u64>,
+    /// File with the Prometheus servers that services may scale by, as JSON; none by default
+    #[arg(long, env = "PROMETHEUS_CONFIG")]
+    pub prometheus_config: Option<PathBuf>,
     /// Where traces of reconciles go (OTLP over HTTP, such as http://collector:4318); nowhere by default
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     pub otlp_endpoint: Option<String>,
@@ -54,6 +61,18 @@ pub struct Settings {
     /// Address of /healthz, /readyz and /metrics
     #[arg(long, env = "LISTEN", default_value_t = SocketAddr::from(([0, 0, 0, 0], names::OPERATOR_PORT)))]
     pub listen: SocketAddr,
+    /// Address of the metrics APIs external.metrics.k8s.io and custom.metrics.k8s.io, by TLS; not served by default
+    #[arg(long, env = "METRICS_LISTEN")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// Address of KEDA's external scaler, by gRPC; not served by default
+    #[arg(long, env = "KEDA_LISTEN")]
+    pub keda_listen: Option<SocketAddr>,
+    /// Address at which others reach this process
+    #[arg(long, env = "POD_IP")]
+    pub pod_ip: Option<IpAddr>,
+    /// Services that may start from zero at once in the whole cluster; the others wait their turn. 0 for as many as are asked for
+    #[arg(long, env = "MAX_COLD_STARTS", default_value_t = 0)]
+    pub max_cold_starts: usize,
     /// Objects that are reconciled at once
     #[arg(long, env = "CONCURRENCY", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,

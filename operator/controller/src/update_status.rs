@@ -75,6 +75,10 @@ pub async fn update_status(
         Ok(written) => written,
         // Deleted meanwhile, or made anew: there is nobody to tell.
         Err(error) if error.code() == 404 || is_of_another(&error) => return Ok(Told::Yes),
+        Err(error) if error.is_undeclared_field() => {
+            tell_outdated(context, subject).await;
+            return Err(ReconcileError::Status(error));
+        }
         Err(error) => return Err(ReconcileError::Status(error)),
     };
     context.metrics.status_writes.inc();
@@ -93,6 +97,26 @@ pub async fn update_status(
         events::publish(context, &about, news).await;
     }
     Ok(Told::Yes)
+}
+
+/// Where the status cannot be told, an Event can: once, and the status is tried again.
+async fn tell_outdated(context: &Context, subject: Subject<'_>) {
+    let is_told = context.remember(subject.key, |memory| {
+        std::mem::replace(&mut memory.outdated_told, true)
+    });
+    if is_told {
+        return;
+    }
+    const WORDS: &str = "the definition of InferenceServices is older than this operator, so their status cannot be told: upgrade the pagoda-crds chart; services run on meanwhile";
+    tracing::error!(service = %subject.key, "{WORDS}");
+    let about = events::reference(subject.key.namespace(), subject.key.name(), subject.uid);
+    let news = News {
+        warning: true,
+        reason: "DefinitionOutdated".into(),
+        action: "UpdateStatus".into(),
+        message: WORDS.to_owned(),
+    };
+    events::publish(context, &about, news).await;
 }
 
 /// The version that the object has now.

@@ -9,6 +9,8 @@ use pagoda_crds::{
     wire::{FailureReason, TerminationMessage},
 };
 
+use crate::scale_in::DELETION_COST;
+
 /// What counts of a pod: little enough to keep for every pod of a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -37,6 +39,8 @@ pub struct PodView {
     pub unschedulable_since: Option<Time>,
     /// Whether it is fetching the model.
     pub fetching: bool,
+    /// Whether it is marked as one of the first to go ([`crate::scale_in`]).
+    pub is_marked: bool,
     /// Why it does not answer yet.
     pub(crate) diagnosis: Option<Diagnosis>,
 }
@@ -69,6 +73,7 @@ impl PodView {
             leaving: metadata.deletion_timestamp.is_some() || ended,
             ended,
             unschedulable_since: unscheduled.and_then(|c| c.last_transition_time.clone()),
+            is_marked: is_marked(pod),
             fetching: containers(pod).any(|c| c.name == names::CONTAINER_MODEL && runs(c)),
             diagnosis: ready.is_none().then(|| diagnose(pod, unscheduled)),
         }
@@ -79,6 +84,12 @@ impl PodView {
         let found = self.diagnosis.as_ref().filter(|d| d.is_failure())?;
         Some((&found.reason, &found.message, found.is_permanent()))
     }
+}
+
+fn is_marked(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    let cost = annotations.and_then(|all| all.get(DELETION_COST));
+    cost.is_some_and(|cost| cost.parse::<i32>().is_ok_and(|cost| cost < 0))
 }
 
 /// The port of the container that serves.

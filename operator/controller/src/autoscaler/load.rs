@@ -1,13 +1,13 @@
 //! Measures what services carry, for their status.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use pagoda_operator_core::{
-    autoscale::PodReading,
+    autoscale::{PodReading, PodSeen},
     status::{LoadMeter, LoadReading},
 };
 
-use crate::{context::Context, key::Key, stores::PodRow};
+use crate::{context::Context, key::Key};
 
 /// What a status tells is rounded; a change of less than this share of the figure cannot show in it.
 const NEWS_SHARE: f64 = 0.1;
@@ -27,18 +27,10 @@ struct Meter {
 
 impl Meters {
     /// Takes in what the pods of a service told, and asks for a reconcile when that is news.
-    pub fn note(
-        &mut self,
-        context: &Context,
-        service: &Key,
-        pods: &[Arc<PodRow>],
-        readings: &[Option<PodReading>],
-        now: u64,
-    ) {
-        let told: Vec<(&str, PodReading)> = pods
+    pub fn note(&mut self, context: &Context, service: &Key, pods: &[PodSeen], now: u64) {
+        let told: Vec<(&str, &PodReading)> = pods
             .iter()
-            .zip(readings)
-            .filter_map(|(pod, reading)| Some((pod.view.name.as_str(), (*reading)?)))
+            .filter_map(|pod| Some((&*pod.name, pod.reading.as_ref()?)))
             .collect();
         if told.is_empty() && !self.0.contains_key(service) {
             return;

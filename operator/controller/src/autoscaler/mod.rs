@@ -1,42 +1,57 @@
 //! Once a second: asks gateways and pods for their load, lets the core decide, and writes what changed.
 //!
-//! Asking is parallel and bounded, and whoever does not answer in time is absent for this round. Absence never removes a
-//! pod (see `pagoda_operator_core::autoscale`), so a slow round costs a delay and nothing else. Services whose number of
-//! pods is fixed are asked seldom, and only for what their status tells.
+//! Gateways are asked first, for they know of requests before pods do, and of those that wait for one. Then the pods of those
+//! services are asked that are to be looked at (`watched`), in parallel and bounded, and whoever does not answer in time
+//! is absent for this round. Absence never removes a pod (see `pagoda_operator_core::autoscale`), so a slow round costs a
+//! delay and nothing else. Services whose number of pods is fixed are asked seldom, and only for what their status
+//! tells.
 
+mod act;
+mod cold_starts;
+pub mod decisions;
+pub mod exported;
+mod judge;
 mod load;
+mod peers;
+pub mod pod_scraper;
+mod pods;
 mod scrape;
+pub mod signals;
+mod watched;
+mod wire;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
-use pagoda_crds::api::LastDecision;
-use pagoda_operator_core::autoscale::{
-    Decision, History, PodReading, ServiceReadings, decide, observe,
-};
+use k8s_openapi::jiff::Timestamp;
+use pagoda_operator_core::autoscale::GatewayReading;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::{
     context::Context,
-    events,
     gateways::{AllReadings, of_service},
     heartbeat::Sign,
     key::Key,
-    replicas::write_replicas,
-    stores::{PodRow, ScaledSpec, ServiceRow},
+    stores::{PodRow, ServiceRow},
 };
+use act::Change;
+use cold_starts::ColdStarts;
+use judge::deadline;
 use load::Meters;
+use pod_scraper::Question;
 use scrape::Scraper;
+use signals::ServiceSignals;
+use watched::{Watched, digest};
 
 const ROUND: Duration = Duration::from_secs(1);
 /// Rounds between two questions to the gateways, while nothing is scaled by what they tell.
 const GATEWAY_ROUNDS: u64 = 5;
-/// Rounds between two questions to the pods of a service whose number of pods is fixed.
+/// Rounds between two questions to the pods of a service whose number of pods is fixed, and between two sweeps of what is
+/// remembered.
 const FIXED_ROUNDS: u64 = 30;
 /// What gateways newly know spreads for a moment.
 const ROUTES_SETTLE: Duration = Duration::from_millis(500);
@@ -57,13 +72,7 @@ pub async fn run(context: Arc<Context>, sign: Arc<Sign>) {
     }
     let mut every = interval(ROUND);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut autoscaler = Autoscaler {
-        clock: Instant::now(),
-        rounds: 0,
-        histories: HashMap::new(),
-        meters: Meters::default(),
-        scraper: Scraper::default(),
-    };
+    let mut autoscaler = Autoscaler::new(context.settings.max_cold_starts);
     loop {
         every.tick().await;
         let started = Instant::now();
@@ -79,97 +88,180 @@ pub async fn run(context: Arc<Context>, sign: Arc<Sign>) {
 struct Autoscaler {
     clock: Instant,
     rounds: u64,
-    /// By UID.
-    histories: HashMap<String, History>,
+    watched: HashMap<Key, Watched>,
+    cold_starts: ColdStarts,
     meters: Meters,
     scraper: Scraper,
 }
 
-/// A service whose pods are asked in this round.
-struct Asked {
+/// A service that is looked at in this round.
+struct Look {
     key: Key,
     row: Arc<ServiceRow>,
+    /// Pods that live and stay.
     pods: Vec<Arc<PodRow>>,
+    gateways: Vec<Option<GatewayReading>>,
+    /// Pods that its spec asks for.
+    current: u32,
+    digest: u64,
 }
 
-impl Asked {
-    /// How it is scaled; not at all, when its number of pods is fixed.
-    fn scaled(&self) -> Option<Scaled<'_>> {
-        let spec = self.row.scaled.as_ref()?;
-        Some(Scaled {
-            key: &self.key,
-            uid: &self.row.uid,
-            spec,
-        })
-    }
-}
-
-/// A service that is scaled.
-#[derive(Clone, Copy)]
-struct Scaled<'a> {
-    key: &'a Key,
-    uid: &'a str,
-    spec: &'a ScaledSpec,
+/// What comes of a round.
+#[derive(Default)]
+struct Outcome {
+    changes: Vec<Change>,
+    signals: Vec<(Key, ServiceSignals)>,
 }
 
 impl Autoscaler {
-    async fn round(&mut self, context: &Context) {
-        self.rounds += 1;
-        let all = self.asked(context);
-        let any_scaled = all.iter().any(|asked| asked.row.scaled.is_some());
-        let asks_gateways =
-            any_scaled || self.rounds % GATEWAY_ROUNDS == 1 || !context.canaries().is_empty();
-        let pods: Vec<&[Arc<PodRow>]> = all.iter().map(|asked| &asked.pods[..]).collect();
-        let gateways = async {
-            if asks_gateways {
-                Some(Arc::new(self.scraper.ask_gateways(context).await))
-            } else {
-                None
-            }
-        };
-        let (gateways, readings) = tokio::join!(gateways, self.scraper.ask_pods(context, &pods));
-        self.scraper.forget_old();
-        if let Some(gateways) = &gateways {
-            spread_news(context, gateways);
-        }
-        let now = self.clock.elapsed().as_millis() as u64;
-        for (asked, readings) in all.iter().zip(&readings) {
-            self.meters
-                .note(context, &asked.key, &asked.pods, readings, now);
-        }
-        let gateways = gateways.unwrap_or_default();
-        let mut earlier = std::mem::take(&mut self.histories);
-        for (asked, readings) in all.iter().zip(readings) {
-            if let Some(service) = asked.scaled() {
-                let (uid, history) = earlier
-                    .remove_entry(service.uid)
-                    .unwrap_or_else(|| (service.uid.to_owned(), History::default()));
-                let (decision, history) = decision(service, &gateways, readings, history, now);
-                self.histories.insert(uid, history);
-                act(context, service, &decision).await;
-            }
+    fn new(max_cold_starts: usize) -> Self {
+        Self {
+            clock: Instant::now(),
+            rounds: 0,
+            watched: HashMap::new(),
+            cold_starts: ColdStarts::new(max_cold_starts),
+            meters: Meters::default(),
+            scraper: Scraper::default(),
         }
     }
 
-    /// Services that are scaled, and the share of the others whose turn it is.
-    fn asked(&mut self, context: &Context) -> Vec<Asked> {
+    async fn round(&mut self, context: &Arc<Context>) {
+        self.rounds += 1;
         let services = context.stores.services.entries();
         context.metrics.services.set(services.len() as i64);
-        if self.rounds.is_multiple_of(FIXED_ROUNDS) {
-            let known = |key: &Key| context.stores.services.contains(key);
-            self.meters.retain(known);
-        }
-        let turn = self.rounds % FIXED_ROUNDS;
-        services
-            .into_iter()
-            .filter(|(key, row)| row.scaled.is_some() || slot(key) == turn)
-            .map(|(key, row)| Asked {
-                pods: ready_pods(context, &key),
-                key,
-                row,
+        let gateways = self.gateways(context, &services).await;
+        let looks = self.looks(context, services, &gateways);
+        let questions: Vec<Question> = looks
+            .iter()
+            .flat_map(|look| {
+                let spec = look.row.scaled.as_ref();
+                let is_ours = spec.is_some_and(|spec| spec.is_ours);
+                pods::questions(&look.pods, spec.is_some(), is_ours)
             })
-            .filter(|asked| asked.row.scaled.is_some() || !asked.pods.is_empty())
-            .collect()
+            .collect();
+        let answers = self.scraper.ask_pods(&context.metrics, &questions).await;
+        let outcome = self.judge(context, looks, answers);
+        context.signals.publish(outcome.signals);
+        let written = act::carry_out(context, outcome.changes).await;
+        for change in &written {
+            if let Some(watched) = self.watched.get_mut(&change.service) {
+                watched.wrote(change.generation, change.decision.replicas, Instant::now());
+            }
+        }
+        if !written.is_empty() {
+            let context = context.clone();
+            tokio::spawn(async move { act::tell(&context, &written).await });
+        }
+        self.sweep(context);
+    }
+
+    /// What all gateways tell; nothing when they are not asked.
+    async fn gateways(
+        &self,
+        context: &Context,
+        services: &[(Key, Arc<ServiceRow>)],
+    ) -> Arc<AllReadings> {
+        let any_scaled = services.iter().any(|(_, row)| row.scaled.is_some());
+        let due = self.rounds % GATEWAY_ROUNDS == 1 || !context.canaries().is_empty();
+        if !any_scaled && !due {
+            return Arc::default();
+        }
+        let gateways = Arc::new(self.scraper.ask_gateways(context).await);
+        spread_news(context, &gateways);
+        gateways
+    }
+
+    /// Services that are scaled and have something new, or asked to be looked at; and the share of the others whose turn it is.
+    fn looks(
+        &mut self,
+        context: &Context,
+        services: Vec<(Key, Arc<ServiceRow>)>,
+        gateways: &AllReadings,
+    ) -> Vec<Look> {
+        let turn = self.rounds % FIXED_ROUNDS;
+        let looks = services.into_iter().filter_map(|(key, row)| {
+            if row.scaled.is_some() {
+                return self.look(context, key, row, gateways);
+            }
+            let pods = || pods::living(context, &key);
+            let pods = (slot(&key) == turn).then(pods).unwrap_or_default();
+            pods.iter().any(|pod| pods::is_asked(pod)).then(|| Look {
+                key: key.clone(),
+                row,
+                pods,
+                gateways: Vec::new(),
+                current: 0,
+                digest: 0,
+            })
+        });
+        looks.collect()
+    }
+
+    /// Looks at a scaled service, if it is due.
+    fn look(
+        &mut self,
+        context: &Context,
+        key: Key,
+        row: Arc<ServiceRow>,
+        gateways: &AllReadings,
+    ) -> Option<Look> {
+        let spec = row.scaled.as_ref()?;
+        let now = self.clock.elapsed().as_millis() as u64;
+        let pods = pods::living(context, &key);
+        let watched = match self.watched.get_mut(&key) {
+            Some(watched) if *watched.uid == *row.uid => watched,
+            _ => {
+                let begun = Watched::begin(&row);
+                if spec.replicas > 0 && !pods.iter().any(|pod| pod.view.ready) {
+                    let now = Instant::now();
+                    let oldest = pods.iter().map(|pod| pod.made.at(now)).max();
+                    let left = deadline(spec).saturating_sub(oldest.unwrap_or_default());
+                    self.cold_starts.holds(&begun.uid, now, left);
+                }
+                self.watched
+                    .entry(key.clone())
+                    .insert_entry(begun)
+                    .into_mut()
+            }
+        };
+        let current = watched.current(row.generation, spec.replicas, Instant::now());
+        let name = (key.namespace().to_owned(), key.name().to_owned());
+        let gateways = of_service(gateways, &name);
+        let digest = digest(row.generation, current, &gateways, &pods);
+        watched.is_due(digest, now).then_some(Look {
+            key,
+            row: row.clone(),
+            pods,
+            gateways,
+            current,
+            digest,
+        })
+    }
+
+    /// Forgets what is no more.
+    fn sweep(&mut self, context: &Context) {
+        let now = Instant::now();
+        self.cold_starts.sweep(now, |_| true);
+        let (starting, waiting) = self.cold_starts.counts();
+        context.metrics.cold_starts.set(starting as i64);
+        context.metrics.cold_starts_waiting.set(waiting as i64);
+        if !self.rounds.is_multiple_of(FIXED_ROUNDS) {
+            return;
+        }
+        let uids: HashSet<&str> = self.watched.values().map(|watched| &*watched.uid).collect();
+        self.cold_starts.sweep(now, |uid| uids.contains(uid));
+        self.scraper.forget_old();
+        let known = |key: &Key| context.stores.services.contains(key);
+        let scaled = |key: &Key| {
+            let row = context.stores.services.get(key);
+            row.is_some_and(|row| row.scaled.is_some())
+        };
+        self.meters.retain(known);
+        self.watched.retain(|key, _| scaled(key));
+        context.signals.retain(scaled);
+        context
+            .decisions
+            .retain(scaled, Timestamp::now().as_second());
     }
 }
 
@@ -177,14 +269,6 @@ fn slot(key: &Key) -> u64 {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     hasher.finish() % FIXED_ROUNDS
-}
-
-fn ready_pods(context: &Context, key: &Key) -> Vec<Arc<PodRow>> {
-    let rows = context.stores.pods.of(key).into_iter();
-    rows.map(|(_, row)| row)
-        .filter(|row| !row.prefetches && row.view.ready && !row.view.leaving)
-        .filter(|row| row.view.ip.is_some())
-        .collect()
 }
 
 /// Has services looked at whose routes have changed.
@@ -205,71 +289,4 @@ fn spread_news(context: &Context, gateways: &Arc<AllReadings>) {
             }
         }
     }
-}
-
-fn decision(
-    service: Scaled<'_>,
-    gateways: &AllReadings,
-    pods: Vec<Option<PodReading>>,
-    history: History,
-    now: u64,
-) -> (Decision, History) {
-    let (key, spec) = (service.key, service.spec);
-    let name = (key.namespace().to_owned(), key.name().to_owned());
-    let readings = ServiceReadings {
-        gateways: of_service(gateways, &name),
-        pods,
-    };
-    let seen = observe(spec.replicas, readings.pods.len() as u32, &readings);
-    decide(&spec.scaling, &seen, history, now)
-}
-
-async fn act(context: &Context, service: Scaled<'_>, decision: &Decision) {
-    let reason_is_new = context.remember(service.key, |memory| {
-        memory.autoscaling.reason.replace(decision.reason) != Some(decision.reason)
-    });
-    if decision.replicas != service.spec.replicas {
-        scale(context, service, decision).await;
-    } else if reason_is_new {
-        context.queue.add(service.key.clone(), Duration::ZERO);
-    }
-}
-
-async fn scale(context: &Context, service: Scaled<'_>, decision: &Decision) {
-    if context.leadership.check().is_err() {
-        return;
-    }
-    let key = service.key;
-    let (from, to) = (service.spec.replicas, decision.replicas);
-    if let Err(error) = write_replicas(context, key, to).await {
-        tracing::warn!(%error, namespace = key.namespace(), name = key.name(), "failed to scale; the next round tries again");
-        return;
-    }
-    let why = decision.to_string();
-    tracing::info!(
-        namespace = key.namespace(),
-        name = key.name(),
-        from,
-        to,
-        why,
-        "scaled"
-    );
-    let time = Time(Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default());
-    let change = LastDecision {
-        time,
-        from: from as i32,
-        to: to as i32,
-        reason: why.clone(),
-    };
-    context.remember(key, |memory| {
-        memory.autoscaling.last_change = Some(change);
-    });
-    let about = events::reference(key.namespace(), key.name(), service.uid);
-    let news = events::News {
-        warning: false,
-        reason: "Scaled".into(),
-        action: format!("ScaleFrom{from}To{to}"),
-        message: format!("from {from} to {to} pods: {why}"),
-    };
-    events::publish(context, &about, news).await;
 }

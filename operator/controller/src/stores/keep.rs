@@ -5,7 +5,7 @@
     reason = "whatever is read is taken over, so that nothing of it is left in memory"
 )]
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use kube::{Resource, ResourceExt, core::DeserializeGuard};
 use pagoda_crds::{InferenceService, names};
@@ -22,16 +22,19 @@ use super::{
     packed::{Packed, Packer},
     table::Kept,
 };
-use crate::key::Key;
+use crate::{key::Key, pod_address, scalers::ScalerRow};
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
+        autoscaling::v2::HorizontalPodAutoscaler,
         batch::v1::Job,
         core::v1::{Node, Pod},
         discovery::v1::EndpointSlice,
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time},
+    jiff::Timestamp,
 };
+use tokio::time::Instant;
 
 /// An InferenceService, or what was wrong with it: one malformed object must not hide the others.
 pub type Guarded = DeserializeGuard<InferenceService>;
@@ -52,6 +55,8 @@ pub struct ServiceRow {
     pub scaled: Option<ScaledSpec>,
     /// Names that it claims for its model, and since when.
     pub claim: Option<Claim>,
+    /// Who last wrote its number of pods, as a field manager; none where the API server does not tell.
+    pub replicas_by: Option<Arc<str>>,
 }
 
 /// What the autoscaler needs of a spec that passes every check.
@@ -61,6 +66,8 @@ pub struct ScaledSpec {
     pub replicas: u32,
     /// How many it may ask for.
     pub scaling: ScalingSettings,
+    /// Whether its pods run our own engine.
+    pub is_ours: bool,
 }
 
 /// Names of a model.
@@ -92,6 +99,44 @@ pub struct PodRow {
     pub view: PodView,
     /// Whether it only brings a model to its node.
     pub prefetches: bool,
+    /// Its name, shared with whoever remembers the pod.
+    pub name: Arc<str>,
+    /// Its revision, the same.
+    pub revision: Arc<str>,
+    /// Where its server answers, once it has an address.
+    pub server: Option<SocketAddr>,
+    /// How old it was when it was first seen.
+    pub made: Age,
+    /// Since when it answers, if it does.
+    pub ready: Option<Age>,
+}
+
+/// An age on the monotonic clock: the wall clock is asked once at most, for what was there before this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Age {
+    seen: Instant,
+    age_then: Duration,
+}
+
+impl Age {
+    /// The age of what is seen now and came at that time; of what just came, when its coming was seen.
+    fn first_seen(came: Option<&Time>, was_seen_coming: bool) -> Self {
+        let age = || {
+            let seconds = Timestamp::now().duration_since(came?.0).as_secs();
+            // A clock that is behind makes it new.
+            Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+        };
+        let age_then = if was_seen_coming { None } else { age() };
+        Self {
+            seen: Instant::now(),
+            age_then: age_then.unwrap_or_default(),
+        }
+    }
+
+    /// The age at a moment.
+    pub fn at(&self, now: Instant) -> Duration {
+        self.age_then + now.saturating_duration_since(self.seen)
+    }
 }
 
 /// What stands in an InferenceService.
@@ -153,6 +198,7 @@ pub fn service(
     let uid = object.meta().uid.clone().unwrap_or_default();
     let generation = object.meta().generation.unwrap_or_default();
     let claim = object.0.as_ref().ok().map(claim);
+    let replicas_by = replicas_by(object.meta());
     let (content, scaled) = match object.0 {
         Ok(mut object) => {
             object.metadata.managed_fields = None;
@@ -189,8 +235,23 @@ pub fn service(
             content,
             scaled,
             claim,
+            replicas_by,
         }),
     })
+}
+
+/// Field manager of `spec.replicas`. Of several that agree the autoscaler is named, or else whoever wrote last.
+fn replicas_by(metadata: &ObjectMeta) -> Option<Arc<str>> {
+    let entries = metadata.managed_fields.iter().flatten();
+    let owners = entries.filter(|entry| {
+        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+        fields.is_some_and(|fields| fields.pointer("/f:spec/f:replicas").is_some())
+    });
+    let rank = |entry: &&ManagedFieldsEntry| {
+        let ours = entry.manager.as_deref() == Some(names::MANAGER_AUTOSCALER);
+        (ours, entry.time.as_ref().map(|time| time.0))
+    };
+    owners.max_by_key(rank)?.manager.as_deref().map(Arc::from)
 }
 
 /// By the rule of `validate`, whether or not the rest of the spec passes it: gateways route to what runs.
@@ -207,11 +268,15 @@ fn claim(object: &InferenceService) -> Claim {
     }
 }
 
+/// A number of pods that somebody else sets is looked at as well, for it is from these figures that he sets it.
 fn scaled(object: &InferenceService) -> Option<ScaledSpec> {
     let service = validate(object).ok()?;
-    let (replicas, scaling) = (service.replicas, service.scaling);
-    (scaling.managed_by_pagoda && scaling.min_replicas != scaling.max_replicas)
-        .then_some(ScaledSpec { replicas, scaling })
+    let fixed = service.scaling.managed_by_pagoda && service.scaling.is_fixed();
+    (!fixed).then(|| ScaledSpec {
+        replicas: service.replicas,
+        is_ours: service.foreign.is_none(),
+        scaling: service.scaling,
+    })
 }
 
 /// A child, without its status: knowing it saves writing it.
@@ -259,12 +324,25 @@ fn reduced<T: Serialize>(object: &T, packer: &Packer) -> Option<Packed> {
     packer.pack(&value)
 }
 
-/// A pod of a service.
-pub fn pod(object: Pod) -> Option<Kept<Arc<PodRow>>> {
+/// A pod of a service. `before` is what was kept of it; `settled` says that all there was has been read, so that a new one
+/// has just come.
+pub fn pod(object: Pod, before: Option<Arc<PodRow>>, settled: bool) -> Option<Kept<Arc<PodRow>>> {
     let prefetched = named_by(&object, names::LABEL_PREFETCH);
+    let view = PodView::of(&object);
+    let before = before.filter(|row| row.view.created == view.created);
+    let made = || Age::first_seen(view.created.as_ref(), settled);
+    let was_ready = before.as_ref().and_then(|row| row.ready);
+    let turned = settled || before.is_some();
     let row = PodRow {
-        view: PodView::of(&object),
         prefetches: prefetched.is_some(),
+        name: view.name.as_str().into(),
+        revision: view.revision.as_deref().unwrap_or_default().into(),
+        server: pod_address::server(&view).and_then(|address| address.parse().ok()),
+        made: before.as_ref().map_or_else(made, |row| row.made),
+        ready: view.ready.then(|| {
+            was_ready.unwrap_or_else(|| Age::first_seen(view.ready_since.as_ref(), turned))
+        }),
+        view,
     };
     let service = prefetched.or_else(|| named_by(&object, names::LABEL_SERVICE));
     kept(&object, service, Arc::new(row))
@@ -274,6 +352,12 @@ pub fn pod(object: Pod) -> Option<Kept<Arc<PodRow>>> {
 pub fn node(object: Node) -> Option<Kept<Arc<NodeView>>> {
     let view = Arc::new(NodeView::of(&object));
     kept(&object, None, view)
+}
+
+/// An autoscaler of somebody else's. One that scales something else is kept as well, so that it is known when it changes.
+pub fn scaler(object: HorizontalPodAutoscaler) -> Option<Kept<Arc<ScalerRow>>> {
+    let row = Arc::new(ScalerRow::of(&object));
+    kept(&object, None, row)
 }
 
 /// Where gateways are.

@@ -11,12 +11,14 @@ mod packed;
 mod read;
 mod table;
 
-pub use keep::{Claim, Content, DeploymentRow, Guarded, PodRow, ScaledSpec, ServiceRow, owner};
+pub use keep::{
+    Age, Claim, Content, DeploymentRow, Guarded, PodRow, ScaledSpec, ServiceRow, owner,
+};
 pub use names_index::Names;
 pub use nodes::Nodes;
 pub use packed::Packed;
 pub use read::watch;
-pub use table::Table;
+pub use table::{Kept, Table};
 
 use std::sync::Arc;
 
@@ -25,7 +27,10 @@ use pagoda_operator_core::{build::ChildKind, status::PodView};
 use serde_json::Value;
 use tokio::sync::watch as watch_channel;
 
-use crate::key::Key;
+use crate::{
+    key::Key,
+    scalers::{Conflict, Scalers},
+};
 
 /// Everything that is watched.
 #[derive(Clone)]
@@ -46,6 +51,8 @@ pub struct Stores {
     pub jobs: Arc<Table<Packed>>,
     /// Nodes; none when they may not be read.
     pub nodes: Arc<Nodes>,
+    /// Who else scales services; only who writes them, when HPAs may not be read.
+    pub scalers: Arc<Scalers>,
     service_accounts: Arc<Table<Packed>>,
     core_services: Arc<Table<Packed>>,
     budgets: Arc<Table<Packed>>,
@@ -81,6 +88,11 @@ impl Stores {
         rows.filter(|(_, row)| row.prefetches == prefetches)
             .map(|(_, row)| row.view.clone())
             .collect()
+    }
+
+    /// Who else moves the number of pods of a service.
+    pub fn conflict(&self, service: &Key) -> Option<Conflict> {
+        self.scalers.conflict(service, &self.deployments)
     }
 
     /// Waits until every watch has been read once. Before that, an absent child may only be unread. Fails when the

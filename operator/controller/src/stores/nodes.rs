@@ -1,7 +1,7 @@
 //! Nodes, and the services that none of them could hold.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -20,6 +20,8 @@ pub struct Nodes {
     pub(super) table: Arc<Table<Arc<NodeView>>>,
     /// All of them, until one changes.
     snapshot: Mutex<Option<Arc<Vec<NodeView>>>>,
+    /// What each computes with, until one changes.
+    hardware: Mutex<HashMap<String, Arc<str>>>,
     unplaced: Mutex<HashSet<Key>>,
 }
 
@@ -33,6 +35,21 @@ impl Nodes {
             Arc::new(all)
         };
         snapshot.get_or_insert_with(read).clone()
+    }
+
+    /// What a node computes with; `cpu` for one that is not known.
+    pub fn hardware(&self, node: &str) -> Arc<str> {
+        let mut known = lock(&self.hardware);
+        if let Some(hardware) = known.get(node) {
+            return hardware.clone();
+        }
+        let row = self.table.get(&Key::new("", node));
+        let hardware: Arc<str> = row.as_ref().map_or("cpu", |node| node.hardware()).into();
+        // Only nodes of pods are asked for; names that mean nothing must not pile up all the same.
+        if row.is_some() {
+            known.insert(node.to_owned(), hardware.clone());
+        }
+        hardware
     }
 
     /// Notes whether a service has a node that could hold it: if not, it is looked at again when nodes change.
@@ -56,6 +73,7 @@ impl Nodes {
             return;
         }
         *lock(&self.snapshot) = None;
+        lock(&self.hardware).clear();
         for service in lock(&self.unplaced).iter() {
             queue.add(service.clone(), BURST);
         }

@@ -3,7 +3,7 @@
 use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Node, Service, ServiceAccount},
+    core::v1::{ConfigMap, Node, Pod, Service, ServiceAccount},
     policy::v1::PodDisruptionBudget,
 };
 use kube::{Api, Client, Resource, core::NamespaceResourceScope};
@@ -14,7 +14,7 @@ use tokio::{sync::watch as watch_channel, task::JoinSet};
 use super::{
     Names, Nodes, Stores,
     fill::{Fill, Observer, Unread},
-    keep::{self, Guarded, ServiceRow},
+    keep::{self, DeploymentRow, Guarded, PodRow, ServiceRow},
     packed::{Packed, Packer},
     table::{Kept, Table},
 };
@@ -22,6 +22,7 @@ use crate::{
     heartbeat::{Heartbeats, Patience},
     key::Key,
     queue::Queue,
+    scalers::Scalers,
     settings::Settings,
     watch::{self, Watch},
 };
@@ -58,11 +59,15 @@ pub fn watch(
     let slices = format!("{}={service}", names::LABEL_SLICE_SERVICE);
     let system = [Some(settings.system_namespace.as_str())];
     let names = Arc::<Names>::default();
+    let scalers = Arc::<Scalers>::default();
+    let deployments = reader.packed(scopes, children, keep::deployment);
+    reader.scalers(scopes, &scalers, &deployments);
     let stores = Stores {
-        services: reader.services(scopes, &names),
-        pods: reader.namespaced(scopes, &pods, keep::pod),
+        services: reader.services(scopes, &names, &scalers),
+        pods: reader.pods(scopes, &pods),
         gateways: reader.optional(&system, &slices, keep::gateway),
-        deployments: reader.packed(scopes, children, keep::deployment),
+        deployments,
+        scalers,
         config_maps: reader.packed::<ConfigMap, Packed>(scopes, children, keep::child),
         jobs: reader.optional(scopes, children, packing(keep::job)),
         nodes: reader.nodes(settings.watch_nodes),
@@ -106,10 +111,11 @@ impl Reader<'_> {
         &mut self,
         scopes: &[Option<&str>],
         names: &Arc<Names>,
+        scalers: &Arc<Scalers>,
     ) -> Arc<Table<Arc<ServiceRow>>> {
         let table: Arc<Table<Arc<ServiceRow>>> = Arc::default();
         let (known, packer) = (table.clone(), Packer::default());
-        let (names, queue) = (names.clone(), self.queue.clone());
+        let (names, scalers, queue) = (names.clone(), scalers.clone(), self.queue.clone());
         let plan = Plan {
             table: table.clone(),
             labels: None,
@@ -128,7 +134,30 @@ impl Reader<'_> {
                     Duration::ZERO
                 })
             },
-            observer: Arc::new(move |key, before, after| names.take(&queue, key, before, after)),
+            observer: Arc::new(move |key, before, after| {
+                names.take(&queue, key, before, after);
+                scalers.watch_writers(&queue, key, before, after);
+            }),
+        };
+        self.start(scopes, &plan);
+        table
+    }
+
+    fn pods(&mut self, scopes: &[Option<&str>], labels: &str) -> Arc<Table<Arc<PodRow>>> {
+        let table: Arc<Table<Arc<PodRow>>> = Arc::default();
+        let (known, unread) = (table.clone(), self.unread.subscribe());
+        let plan = Plan {
+            table: table.clone(),
+            labels: Some(labels.to_owned()),
+            optional: false,
+            keep: Arc::new(move |object: Pod| {
+                let metadata = &object.metadata;
+                let key = Key::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?);
+                let settled = *unread.borrow() == 0;
+                keep::pod(object, known.get(&key), settled)
+            }),
+            delay: |_, _| Some(BURST),
+            observer: Arc::new(|_, _, _| {}),
         };
         self.start(scopes, &plan);
         table
@@ -201,6 +230,28 @@ impl Reader<'_> {
         };
         self.start(scopes, &plan);
         plan.table
+    }
+
+    /// Autoscalers of others, of all that there are: which of them matter only their targets tell.
+    fn scalers(
+        &mut self,
+        scopes: &[Option<&str>],
+        scalers: &Arc<Scalers>,
+        deployments: &Arc<Table<Arc<DeploymentRow>>>,
+    ) {
+        let (taken, queue, deployments) =
+            (scalers.clone(), self.queue.clone(), deployments.clone());
+        let plan = Plan {
+            table: scalers.table.clone(),
+            labels: None,
+            optional: true,
+            keep: Arc::new(keep::scaler),
+            delay: |_, _| None,
+            observer: Arc::new(move |key, before, after| {
+                taken.take(&queue, key, before, after, &deployments);
+            }),
+        };
+        self.start(scopes, &plan);
     }
 
     fn nodes(&mut self, wanted: bool) -> Arc<Nodes> {

@@ -81,6 +81,14 @@ impl<V: Clone> Table<V> {
         found
     }
 
+    /// All values of a service, in the order in which they came.
+    pub fn values_of(&self, service: &Key) -> Vec<V> {
+        let rows = self.read();
+        let keys = rows.of_service.get(service).into_iter().flatten();
+        keys.filter_map(|key| Some(rows.rows.get(key)?.value.clone()))
+            .collect()
+    }
+
     /// All values.
     pub fn all(&self) -> Vec<V> {
         self.read().rows.values().map(|r| r.value.clone()).collect()

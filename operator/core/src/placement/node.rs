@@ -24,6 +24,19 @@ pub struct NodeView {
 /// Taints that the cluster itself puts on nodes for a while, and takes away again.
 const PASSING_TAINTS: &str = "node.kubernetes.io/";
 
+/// Labels that say what a node computes with, the most telling first.
+const HARDWARE_LABELS: [&str; 9] = [
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "gpu.intel.com/product",
+    "cloud.google.com/gke-accelerator",
+    "cloud.google.com/gke-tpu-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "k8s.amazonaws.com/accelerator",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+];
+
 impl NodeView {
     /// Reads a node.
     pub fn of(node: &Node) -> Self {
@@ -50,5 +63,14 @@ impl NodeView {
                 .collect(),
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
         }
+    }
+
+    /// What it computes with: its accelerator's product, or its instance type, or `cpu`.
+    pub fn hardware(&self) -> &str {
+        let labels = HARDWARE_LABELS.iter().filter_map(|l| self.labels.get(*l));
+        labels
+            .map(String::as_str)
+            .find(|value| !value.is_empty())
+            .unwrap_or("cpu")
     }
 }

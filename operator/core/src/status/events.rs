@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pagoda_crds::api::{InferenceServiceStatus, RolloutPhase, RolloutStatus};
 
-use super::{AUTOSCALING, MODEL_LOADED, READY, ROUTES_READY, health::step_words};
+use super::{AUTOSCALING, MODEL_LOADED, READY, ROUTES_READY, Standing, health::step_words};
 
 /// A change worth an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +53,8 @@ pub fn transitions(
             let warning = c.status != "True";
             told(c, warning)
         });
-    let blind = changed(AUTOSCALING)
-        .filter(|c| ["NoMetrics", "PartialMetrics"].contains(&c.reason.as_str()))
+    let hindered = changed(AUTOSCALING)
+        .filter(|c| Standing::is_bad(&c.reason))
         .map(|c| told(c, true));
     let contested = changed(ROUTES_READY)
         .filter(|c| c.reason == "NameContested")
@@ -62,7 +62,7 @@ pub fn transitions(
     let rollout = next.rollout.as_ref();
     let moved = rollout.and_then(|next| moved(previous.rollout.as_ref(), next));
     let fetching = fetching(previous, next);
-    let all = [loaded, ready, blind, contested, moved, fetching];
+    let all = [loaded, ready, hindered, contested, moved, fetching];
     all.into_iter().flatten().collect()
 }
 

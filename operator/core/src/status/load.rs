@@ -26,10 +26,28 @@ pub struct LoadReading {
     pub kv_hit_percent: Option<f64>,
 }
 
+/// What counts of a pod's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counted {
+    generated_tokens: u64,
+    cache_queries: u64,
+    cache_hits: u64,
+}
+
+impl From<&PodReading> for Counted {
+    fn from(reading: &PodReading) -> Self {
+        Self {
+            generated_tokens: reading.generated_tokens,
+            cache_queries: reading.cache_queries,
+            cache_hits: reading.cache_hits,
+        }
+    }
+}
+
 /// Measures the load of one service from the counters of its pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadMeter {
-    last: BTreeMap<String, PodReading>,
+    last: BTreeMap<String, Counted>,
     window_started: Option<Millis>,
     tokens: u64,
     queries: u64,
@@ -39,17 +57,18 @@ pub struct LoadMeter {
 
 impl LoadMeter {
     /// Takes in what pods told, by name; returns the load whenever a window is over.
-    pub fn note(&mut self, pods: &[(&str, PodReading)], now: Millis) -> Option<LoadReading> {
+    pub fn note(&mut self, pods: &[(&str, &PodReading)], now: Millis) -> Option<LoadReading> {
         for (name, reading) in pods {
-            if let Some(last) = self.last.get(*name) {
+            if let Some(last) = self.last.get_mut(*name) {
                 self.tokens += grown(last.generated_tokens, reading.generated_tokens);
                 self.queries += grown(last.cache_queries, reading.cache_queries);
                 self.hits += grown(last.cache_hits, reading.cache_hits);
+                // A pod that did not answer this once is taken up where it was; one that is gone is forgotten with the window.
+                *last = (*reading).into();
+            } else {
+                self.last.insert((*name).to_owned(), (*reading).into());
             }
         }
-        // A pod that did not answer this once is taken up where it was; one that is gone is forgotten with the window.
-        let fresh = pods.iter().map(|(name, r)| ((*name).to_owned(), *r));
-        self.last.extend(fresh);
         let started = *self.window_started.get_or_insert(now);
         let elapsed = now.saturating_sub(started);
         if elapsed < WINDOW_MILLIS {
@@ -126,7 +145,7 @@ fn news(old: Option<i64>, new: Option<i64>) -> Option<i64> {
     Some(if small { before } else { now })
 }
 
-fn two_digits(value: f64) -> i64 {
+pub(super) fn two_digits(value: f64) -> i64 {
     let whole = value.clamp(0.0, 1e15).round() as i64;
     let mut scale = 1;
     while whole / scale >= 100 {

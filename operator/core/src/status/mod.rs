@@ -5,6 +5,7 @@
 //! nothing that changes by itself, so that a service at rest is written by nobody.
 
 mod autoscaling;
+mod capacity;
 mod conditions;
 mod events;
 mod health;
@@ -14,21 +15,19 @@ mod routes;
 mod tests;
 
 pub use crate::pods::PodView;
+pub use autoscaling::{Autoscaling, Standing};
+pub use capacity::told as told_capacity;
 pub use events::{Transition, transitions};
 pub use load::{LoadMeter, LoadReading};
 pub use routes::{Contested, NameIndex, RouteView};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pagoda_crds::{
-    api::{
-        FetchStatus, InferenceServiceStatus, LastDecision, ModelStatus, RevisionStatus,
-        ScalingStatus,
-    },
+    api::{FetchStatus, InferenceServiceStatus, ModelStatus, RevisionStatus},
     wire::{FetchProgress, ModelInfo},
 };
 
 use crate::{
-    autoscale::Reason,
     build::selector_text,
     placement::NoNodeFits,
     rollout::{DeploymentView, Plan},
@@ -75,15 +74,6 @@ pub struct Observed<'a> {
     pub gateway_url: &'a str,
 }
 
-/// What the autoscaler thinks of a service.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Autoscaling {
-    /// Reason of its last decision; none before the first.
-    pub reason: Option<Reason>,
-    /// The last time that it changed the number of pods; none since the operator started.
-    pub last_change: Option<LastDecision>,
-}
-
 /// Why nothing could be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -107,7 +97,7 @@ pub fn status(
     let mut drafts = vec![
         health.ready.clone(),
         health.model_loaded(service, &census),
-        autoscaling::autoscaling(service, &seen.autoscaling, earlier(AUTOSCALING)),
+        autoscaling::autoscaling(service, seen, earlier(AUTOSCALING), now),
         routes::routes_ready(seen.routes.as_ref(), earlier(ROUTES_READY)),
     ];
     drafts.extend(health.progress());
@@ -134,15 +124,11 @@ pub fn status(
             .as_ref()
             .map(model_status)
             .or_else(|| previous.model.clone()),
-        scaling: Some(ScalingStatus {
-            desired_replicas: service.replicas as i32,
-            last_decision: seen
-                .autoscaling
-                .last_change
-                .clone()
-                .or_else(|| previous.scaling.as_ref()?.last_decision.clone()),
-            ..previous.scaling.clone().unwrap_or_default()
-        }),
+        scaling: Some(autoscaling::scaling(
+            service,
+            &seen.autoscaling,
+            previous.scaling.as_ref(),
+        )),
         conditions: settle(&previous.conditions, drafts, service.generation, now),
     }
 }

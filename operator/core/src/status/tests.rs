@@ -318,64 +318,7 @@ fn events_tell_of_failure_and_recovery_and_not_of_steps_on_the_way() {
     assert_eq!(reasons, ["Loaded", "PodsReady"]);
 }
 
-#[test]
-fn autoscaling_says_who_moves_the_number() {
-    let view = |reason: Option<Reason>| {
-        let autoscaling = Autoscaling {
-            reason,
-            last_change: None,
-        };
-        let seen = Observed {
-            autoscaling,
-            ..Observed::default()
-        };
-        let status = status(
-            &service(1),
-            REVISION,
-            &seen,
-            &InferenceServiceStatus::default(),
-            &at(1),
-        );
-        find(&status, AUTOSCALING).expect("there").reason.clone()
-    };
-    assert_eq!(view(None), "Starting");
-    let autoscaling = Autoscaling {
-        reason: Some(Reason::OnTarget),
-        last_change: None,
-    };
-    let seen = Observed {
-        autoscaling,
-        ..Observed::default()
-    };
-    let before = status(
-        &service(1),
-        REVISION,
-        &seen,
-        &InferenceServiceStatus::default(),
-        &at(1),
-    );
-    let restarted = status(&service(1), REVISION, &Observed::default(), &before, &at(9));
-    assert_eq!(
-        find(&restarted, AUTOSCALING),
-        find(&before, AUTOSCALING),
-        "a restart is no news"
-    );
-    assert_eq!(view(Some(Reason::NoMetrics)), "NoMetrics");
-    assert_eq!(view(Some(Reason::OnTarget)), "FollowsMetrics");
-    let fixed = checked(json!({"engine": {"executor": "simulated"}}));
-    let status = status(
-        &fixed,
-        REVISION,
-        &Observed::default(),
-        &InferenceServiceStatus::default(),
-        &at(1),
-    );
-    assert_eq!(
-        find(&status, AUTOSCALING).map(|c| c.reason.as_str()),
-        Some("FixedReplicas")
-    );
-}
-
+mod autoscaling;
 mod load;
 mod rollouts;
 mod routes;
