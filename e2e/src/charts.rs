@@ -22,7 +22,12 @@ pub struct Target {
     /// `--kubeconfig FILE` or `--kube-context NAME`.
     arguments: [String; 2],
     kubectl: Kubectl,
+    /// `KEY=VALUE` that every install here has, before those of the caller.
+    settings: &'static [&'static str],
 }
+
+/// The local cluster has what is off in the chart because a cluster has one server of it, which may be another.
+const LOCAL: [&str; 2] = ["metricsApi.enabled=true", "keda.enabled=true"];
 
 impl Target {
     /// The local cluster.
@@ -35,6 +40,7 @@ impl Target {
             helm: cluster.paths().program("helm"),
             arguments,
             kubectl: cluster.kubectl(),
+            settings: &LOCAL,
         }
     }
 
@@ -44,6 +50,7 @@ impl Target {
             helm,
             arguments: ["--kubeconfig".to_owned(), kubeconfig.display().to_string()],
             kubectl,
+            settings: &[],
         }
     }
 
@@ -57,6 +64,7 @@ impl Target {
             helm,
             arguments: ["--kube-context".to_owned(), name.to_owned()],
             kubectl: Kubectl::with_context(name),
+            settings: &[],
         })
     }
 
@@ -118,7 +126,12 @@ pub fn install(
             );
         }
         let values = if chart == "pagoda" {
-            values(images, settings)
+            // Former charts do not know the values.
+            let knows = folder.join("templates/metrics-api.yaml").exists();
+            let own = target.settings.iter().filter(|_| knows);
+            let own = own.map(|setting| (*setting).to_owned());
+            let all: Vec<String> = own.chain(settings.iter().cloned()).collect();
+            values(images, &all)
         } else {
             Vec::new()
         };

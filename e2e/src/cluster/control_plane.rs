@@ -60,6 +60,8 @@ rules:
 pub struct ControlPlane {
     paths: Paths,
     children: BTreeMap<&'static str, Child>,
+    /// Further flags, each with the component that gets it.
+    flags: Vec<(&'static str, String)>,
     /// Holds the folder for as long as it is in use.
     _lock: File,
 }
@@ -73,6 +75,16 @@ impl ControlPlane {
 
     /// Starts one with `nodes` fake nodes (at most 100) of 250 pods each, and waits until it takes pods.
     pub fn start(cache: &Cache, nodes: usize, progress: &Progress) -> Result<Self> {
+        Self::start_with_flags(cache, nodes, Vec::new(), progress)
+    }
+
+    /// The same with further flags, such as `("controller-manager", "--v=4")`, after all others.
+    pub fn start_with_flags(
+        cache: &Cache,
+        nodes: usize,
+        flags: Vec<(&'static str, String)>,
+        progress: &Progress,
+    ) -> Result<Self> {
         if !sandbox::is_inside() {
             bail!("a control plane of one's own runs only inside a sandbox");
         }
@@ -85,6 +97,7 @@ impl ControlPlane {
         let mut plane = Self {
             paths,
             children: BTreeMap::new(),
+            flags,
             _lock: lock,
         };
         plane.write_files()?;
@@ -258,6 +271,11 @@ impl ControlPlane {
             _ => Vec::new(),
         };
         words.extend(further);
+        let own = self
+            .flags
+            .iter()
+            .filter(|(component, _)| *component == name);
+        words.extend(own.map(|(_, flag)| flag.clone()));
         Ok(words)
     }
 

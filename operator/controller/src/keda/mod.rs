@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub async fn run(context: Arc<Context>) {
     if let Some(listen) = context.settings.keda_listen {
         let reached = context.settings.pod_ip;
-        let listener = retried("listen for KEDA", async || listener::bind(listen, reached).await).await;
+        let listener = retried("listen for KEDA", || listener::bind(listen, reached)).await;
         tracing::info!(%listen, "serving KEDA's external scaler");
         serve(listener, context.signals.clone()).await;
     }
@@ -77,7 +77,9 @@ async fn answer(
     let path = request.uri().path().to_owned();
     match path.as_str() {
         "/externalscaler.ExternalScaler/IsActive" => {
-            let respond = rpc(|asked: Request<ScaledObjectRef>| std::future::ready(is_active(&asked, &signals)));
+            let respond = rpc(|asked: Request<ScaledObjectRef>| {
+                std::future::ready(is_active(&asked, &signals))
+            });
             grpc().unary(respond, request).await
         }
         "/externalscaler.ExternalScaler/StreamIsActive" => {
@@ -87,11 +89,14 @@ async fn answer(
             grpc().server_streaming(respond, request).await
         }
         "/externalscaler.ExternalScaler/GetMetricSpec" => {
-            let respond = rpc(|asked: Request<ScaledObjectRef>| std::future::ready(metric_spec(&asked)));
+            let respond =
+                rpc(|asked: Request<ScaledObjectRef>| std::future::ready(metric_spec(&asked)));
             grpc().unary(respond, request).await
         }
         "/externalscaler.ExternalScaler/GetMetrics" => {
-            let respond = rpc(|asked: Request<GetMetricsRequest>| std::future::ready(metrics(asked, &signals)));
+            let respond = rpc(|asked: Request<GetMetricsRequest>| {
+                std::future::ready(metrics(asked, &signals))
+            });
             grpc().unary(respond, request).await
         }
         // As KEDA wants it of scalers that lack a method, such as the optional StreamMetricSpec.
@@ -143,7 +148,9 @@ fn stream_is_active(
     Ok(Response::new(Box::pin(news)))
 }
 
-fn metric_spec(asked: &Request<ScaledObjectRef>) -> Result<Response<GetMetricSpecResponse>, Status> {
+fn metric_spec(
+    asked: &Request<ScaledObjectRef>,
+) -> Result<Response<GetMetricSpecResponse>, Status> {
     let trigger = Trigger::read(asked.get_ref())?;
     let metric_specs = vec![trigger.spec(asked.get_ref())?];
     Ok(Response::new(GetMetricSpecResponse { metric_specs }))

@@ -44,7 +44,9 @@ pub enum ScalerError {
         asked: String,
     },
     /// Nobody knows it at this moment. KEDA changes nothing then.
-    #[error("nobody knows {what} of {service} now: is there an InferenceService of this name, and do its gateway and pods tell their load?")]
+    #[error(
+        "nobody knows {what} of {service} now: is there an InferenceService of this name, and do its gateway and pods tell their load?"
+    )]
     Unknown {
         /// Which figure.
         what: &'static str,
@@ -76,7 +78,10 @@ impl Trigger {
         })?;
         let query = text(&asker.scaler_metadata, "query").map(str::to_owned);
         if served == Served::Query && query.is_none() {
-            return Err(missing("query", "NAME, of a query in spec.scaling.prometheus"));
+            return Err(missing(
+                "query",
+                "NAME, of a query in spec.scaling.prometheus",
+            ));
         }
         Ok(Self {
             service: Key::new(&asker.namespace, service),
@@ -96,7 +101,8 @@ impl Trigger {
         if seen.is_active() {
             return Ok(true);
         }
-        let knows_all = seen.held.is_some() && seen.metric(Metric::InFlightRequests, now).is_some();
+        let knows_all =
+            !seen.partial && seen.held.is_some() && seen.metric(Metric::InFlightRequests, now).is_some();
         knows_all
             .then_some(false)
             .ok_or_else(|| self.unknown("whether there are requests"))
@@ -104,8 +110,12 @@ impl Trigger {
 
     /// The metric and its target, for an HPA of KEDA's.
     pub fn spec(&self, asker: &ScaledObjectRef) -> Result<MetricSpec, ScalerError> {
-        let target = text(&asker.scaler_metadata, "targetValue")
-            .ok_or_else(|| missing("targetValue", "\"8\", how much of the metric each pod should carry"))?;
+        let target = text(&asker.scaler_metadata, "targetValue").ok_or_else(|| {
+            missing(
+                "targetValue",
+                "\"8\", how much of the metric each pod should carry",
+            )
+        })?;
         let milli = parse_milli(&Quantity(target.to_owned()))
             .ok()
             .filter(|milli| (1..=1_000_000_000_000).contains(milli))
@@ -123,7 +133,12 @@ impl Trigger {
     }
 
     /// The figure. `asked` is the name out of [`Self::spec`].
-    pub fn value(&self, asked: &str, signals: &Signals, now: Instant) -> Result<MetricValue, ScalerError> {
+    pub fn value(
+        &self,
+        asked: &str,
+        signals: &Signals,
+        now: Instant,
+    ) -> Result<MetricValue, ScalerError> {
         let name = self.served.name();
         if asked != name {
             return Err(ScalerError::OtherMetric {
@@ -131,11 +146,13 @@ impl Trigger {
                 asked: asked.chars().take(128).collect(),
             });
         }
-        let seen = signals.of(&self.service).ok_or_else(|| self.unknown(name))?;
+        let seen = signals
+            .of(&self.service)
+            .ok_or_else(|| self.unknown(name))?;
         let series = served::of_service(&self.service, &seen, self.served, now);
-        let wanted = series
-            .into_iter()
-            .find(|series| self.query.is_none() || series.query.as_deref() == self.query.as_deref());
+        let wanted = series.into_iter().find(|series| {
+            self.query.is_none() || series.query.as_deref() == self.query.as_deref()
+        });
         let figure = wanted
             .and_then(|series| series.figure)
             .ok_or_else(|| self.unknown(name))?;

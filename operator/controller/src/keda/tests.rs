@@ -124,12 +124,28 @@ async fn what_nobody_knows_is_an_error_and_neither_silence_nor_zero() {
         assert_eq!(answer.code(), Code::Unavailable);
         assert!(answer.message().contains("team/chat"), "{answer:?}");
     };
-    unknown(keda.is_active(chat()).await.expect_err("it was never looked at"));
+    unknown(
+        keda.is_active(chat())
+            .await
+            .expect_err("it was never looked at"),
+    );
     keda.tell(None, Some(0));
-    unknown(keda.is_active(chat()).await.expect_err("a gateway is silent"));
+    unknown(
+        keda.is_active(chat())
+            .await
+            .expect_err("a gateway is silent"),
+    );
     keda.tell(Some(0), None);
-    unknown(keda.is_active(chat()).await.expect_err("the pods are silent"));
-    unknown(keda.value(chat(), NAME).await.expect_err("there is no figure"));
+    unknown(
+        keda.is_active(chat())
+            .await
+            .expect_err("the pods are silent"),
+    );
+    unknown(
+        keda.value(chat(), NAME)
+            .await
+            .expect_err("there is no figure"),
+    );
 }
 
 #[tokio::test]
@@ -146,8 +162,18 @@ async fn an_hpa_is_given_the_metric_its_target_and_its_value() {
     let (whole, exact) = keda.value(chat(), NAME).await.expect("a value");
     assert_eq!(whole, 13);
     assert!((exact - 12.5).abs() < 1e-9);
-    let query = asker(&[("service", "chat"), ("metric", "pagoda_prometheus_query"), ("query", "depth")]);
-    assert_eq!(keda.value(query, "pagoda_prometheus_query").await.expect("a value").0, 13);
+    let query = asker(&[
+        ("service", "chat"),
+        ("metric", "pagoda_prometheus_query"),
+        ("query", "depth"),
+    ]);
+    assert_eq!(
+        keda.value(query, "pagoda_prometheus_query")
+            .await
+            .expect("a value")
+            .0,
+        13
+    );
 }
 
 #[tokio::test]
@@ -156,20 +182,52 @@ async fn a_trigger_that_lacks_something_is_told_what_to_write() {
     for (metadata, says) in [
         (&[("metric", "InFlightRequests")][..], "write service: NAME"),
         (&[("service", "chat")], "write metric: InFlightRequests"),
-        (&[("service", "chat"), ("metric", "cpu")], "write one of InFlightRequests, RequestsPerSecond"),
-        (&[("service", "chat"), ("metric", "pagoda_prometheus_query")], "write query: NAME"),
-        (&[("service", "chat"), ("metric", "QueuedRequests")], "write targetValue: \"8\""),
-        (&[("service", "chat"), ("metric", "QueuedRequests"), ("targetValue", "0")], "a number above zero"),
-        (&[("service", "chat"), ("metric", "QueuedRequests"), ("targetValue", "lots")], "a number above zero"),
+        (
+            &[("service", "chat"), ("metric", "cpu")],
+            "write one of InFlightRequests, RequestsPerSecond",
+        ),
+        (
+            &[("service", "chat"), ("metric", "pagoda_prometheus_query")],
+            "write query: NAME",
+        ),
+        (
+            &[("service", "chat"), ("metric", "QueuedRequests")],
+            "write targetValue: \"8\"",
+        ),
+        (
+            &[
+                ("service", "chat"),
+                ("metric", "QueuedRequests"),
+                ("targetValue", "0"),
+            ],
+            "a number above zero",
+        ),
+        (
+            &[
+                ("service", "chat"),
+                ("metric", "QueuedRequests"),
+                ("targetValue", "lots"),
+            ],
+            "a number above zero",
+        ),
     ] {
         let answer: Result<GetMetricSpecResponse, _> = keda
-            .unary("/externalscaler.ExternalScaler/GetMetricSpec", asker(metadata))
+            .unary(
+                "/externalscaler.ExternalScaler/GetMetricSpec",
+                asker(metadata),
+            )
             .await;
         let refused = answer.expect_err("it is refused");
         assert_eq!(refused.code(), Code::InvalidArgument);
-        assert!(refused.message().contains(says), "{refused:?} does not say {says}");
+        assert!(
+            refused.message().contains(says),
+            "{refused:?} does not say {says}"
+        );
     }
-    let other = keda.value(chat(), "s0-cpu").await.expect_err("it is refused");
+    let other = keda
+        .value(chat(), "s0-cpu")
+        .await
+        .expect_err("it is refused");
     assert_eq!(other.code(), Code::InvalidArgument);
 }
 
@@ -178,9 +236,13 @@ async fn a_push_scaler_hears_each_change_once() {
     let mut keda = Keda::new().await;
     keda.tell(Some(0), Some(0));
     keda.grpc.ready().await.expect("a connection");
-    let path = http::uri::PathAndQuery::from_static("/externalscaler.ExternalScaler/StreamIsActive");
+    let path =
+        http::uri::PathAndQuery::from_static("/externalscaler.ExternalScaler/StreamIsActive");
     let codec = ProstCodec::<ScaledObjectRef, IsActiveResponse>::default();
-    let answer = keda.grpc.server_streaming(Request::new(chat()), path, codec).await;
+    let answer = keda
+        .grpc
+        .server_streaming(Request::new(chat()), path, codec)
+        .await;
     let mut news = answer.expect("a stream").into_inner();
     assert!(!news.message().await.expect("news").expect("some").result);
     // Nobody knows for a while: no news.
@@ -196,7 +258,10 @@ async fn methods_that_are_optional_are_said_to_be_absent() {
     let answer: Result<GetMetricSpecResponse, _> = keda
         .unary("/externalscaler.ExternalScaler/StreamMetricSpec", chat())
         .await;
-    assert_eq!(answer.expect_err("it is not served").code(), Code::Unimplemented);
+    assert_eq!(
+        answer.expect_err("it is not served").code(),
+        Code::Unimplemented
+    );
 }
 
 #[tokio::test]

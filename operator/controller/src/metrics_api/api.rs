@@ -65,14 +65,22 @@ pub fn router(sources: Arc<Sources>) -> Router {
         .route("/apis/{group}", get(group))
         .route("/apis/{group}/{version}", get(resources))
         .route("/openapi/v2", get(async || Json(discovery::open_api_v2())))
-        .route("/openapi/v3", get(async || Json(discovery::open_api_v3_index())))
+        .route(
+            "/openapi/v3",
+            get(async || Json(discovery::open_api_v3_index())),
+        )
         .route("/openapi/v3/apis/{group}/{version}", get(open_api_v3))
-        .route(&format!("/apis/{external}/namespaces/{{namespace}}/{{metric}}"), get(list_external))
+        .route(
+            &format!("/apis/{external}/namespaces/{{namespace}}/{{metric}}"),
+            get(list_external),
+        )
         .route(
             &format!("/apis/{custom}/namespaces/{{namespace}}/{{resource}}/{{name}}/{{metric}}"),
             get(get_custom),
         )
-        .fallback(async || Refusal::NotFound("there is no such path in the metrics APIs".to_owned()))
+        .fallback(async || {
+            Refusal::NotFound("there is no such path in the metrics APIs".to_owned())
+        })
         .method_not_allowed_fallback(async || Refusal::Method)
         .layer(from_fn(authenticate))
         .with_state(sources)
@@ -82,7 +90,9 @@ pub fn router(sources: Arc<Sources>) -> Router {
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
     let user = caller.and_then(|caller| {
-        caller.proxy.user(caller.common_name.as_deref(), request.headers())
+        caller
+            .proxy
+            .user(caller.common_name.as_deref(), request.headers())
     });
     let Some(user) = user else {
         return Refusal::Unauthenticated.into_response();
@@ -110,13 +120,17 @@ fn api(group: &str, version: &str) -> Result<Api, Refusal> {
         Ok(api)
     } else {
         let served = api.group_version();
-        Err(Refusal::NotFound(format!("{group} has no version {version}: {served} is served")))
+        Err(Refusal::NotFound(format!(
+            "{group} has no version {version}: {served} is served"
+        )))
     }
 }
 
 fn no_group(group: &str) -> Refusal {
     let groups = Api::ALL.map(|api| api.group).join(" and ");
-    Refusal::NotFound(format!("the group {group} is not served here: {groups} are"))
+    Refusal::NotFound(format!(
+        "the group {group} is not served here: {groups} are"
+    ))
 }
 
 async fn list_external(
@@ -133,7 +147,12 @@ async fn list_external(
     let selector = parse(&selectors.label_selector)?;
     let now = Instant::now();
     let found = served::series(&sources.signals, &namespace, served, &selector, now);
-    let items = whole(&found).map(|found| found.iter().map(|series| external(series, served)).collect());
+    let items = whole(&found).map(|found| {
+        found
+            .iter()
+            .map(|series| external(series, served))
+            .collect()
+    });
     Ok(Json(json!({
         "kind": "ExternalMetricValueList",
         "apiVersion": EXTERNAL.group_version(),
@@ -174,7 +193,8 @@ async fn get_custom(
     sources.authorizer.check(&user, wish).await?;
     let served = named(&metric)?;
     if !selectors.metric_label_selector.is_empty() {
-        let reason = "the metrics of custom.metrics.k8s.io have no labels: leave out metric.selector";
+        let reason =
+            "the metrics of custom.metrics.k8s.io have no labels: leave out metric.selector";
         return Err(Refusal::Malformed(reason.to_owned()));
     }
     let selector = parse(&selectors.label_selector)?;
@@ -227,7 +247,9 @@ fn of_services(
         .collect();
     if name != "*" && items.is_empty() {
         let metric = served.name();
-        return Err(Refusal::NotFound(format!("nobody knows {metric} of {namespace}/{name} now")));
+        return Err(Refusal::NotFound(format!(
+            "nobody knows {metric} of {namespace}/{name} now"
+        )));
     }
     Ok(items)
 }
@@ -243,7 +265,10 @@ fn of_pods(
 ) -> Result<Vec<Value>, Refusal> {
     if !Served::OF_PODS.contains(&served) {
         let known = Served::OF_PODS.map(Served::name).join(", ");
-        return Err(Refusal::NotFound(format!("pods do not tell {}: they tell {known}", served.name())));
+        return Err(Refusal::NotFound(format!(
+            "pods do not tell {}: they tell {known}",
+            served.name()
+        )));
     }
     let Some(service) = selector.exactly(POD_LABEL) else {
         return Err(Refusal::Malformed(format!(
@@ -257,7 +282,10 @@ fn of_pods(
     if !served::is_fresh(&seen, now) {
         return Ok(Vec::new());
     }
-    let pods = seen.pods.iter().filter(|pod| name == "*" || *pod.name == *name);
+    let pods = seen
+        .pods
+        .iter()
+        .filter(|pod| name == "*" || *pod.name == *name);
     let known = pods.filter_map(|pod| Some((pod, served::of_pod(pod, served)?)));
     let items = known.map(|(pod, milli)| {
         let object = json!({

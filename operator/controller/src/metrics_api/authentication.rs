@@ -44,7 +44,9 @@ pub struct User {
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The aggregation layer has no certificate authority.
-    #[error("{0} is not in ConfigMap kube-system/extension-apiserver-authentication: start the API server with --requestheader-client-ca-file and its kin")]
+    #[error(
+        "{0} is not in ConfigMap kube-system/extension-apiserver-authentication: start the API server with --requestheader-client-ca-file and its kin"
+    )]
     Missing(&'static str),
     /// A value is not what it should be.
     #[error("{key} of ConfigMap kube-system/extension-apiserver-authentication: {reason}")]
@@ -60,7 +62,9 @@ impl FrontProxy {
     /// Reads ConfigMap `kube-system/extension-apiserver-authentication`.
     pub fn read(data: &BTreeMap<String, String>) -> Result<Self, TrustError> {
         const AUTHORITIES: &str = "requestheader-client-ca-file";
-        let authorities = data.get(AUTHORITIES).ok_or(TrustError::Missing(AUTHORITIES))?;
+        let authorities = data
+            .get(AUTHORITIES)
+            .ok_or(TrustError::Missing(AUTHORITIES))?;
         let read = Self {
             authorities: authorities.clone(),
             allowed_names: list(data, "requestheader-allowed-names")?,
@@ -83,7 +87,9 @@ impl FrontProxy {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(self.authorities.as_bytes()) {
             let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-            roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|error| wrong(error.to_string()))?;
         }
         let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated();
         let verifier = verifier.build().map_err(|error| wrong(error.to_string()))?;
@@ -108,7 +114,10 @@ impl FrontProxy {
     }
 
     fn groups(&self, headers: &HeaderMap) -> Vec<String> {
-        let told = self.group_headers.iter().flat_map(|header| headers.get_all(header));
+        let told = self
+            .group_headers
+            .iter()
+            .flat_map(|header| headers.get_all(header));
         let mut groups: Vec<String> = told
             .filter_map(|value| value.to_str().ok().map(str::to_owned))
             .take(MOST_GROUPS)
@@ -171,7 +180,10 @@ mod tests {
             ("requestheader-allowed-names", names),
             ("requestheader-username-headers", r#"["X-Remote-User"]"#),
             ("requestheader-group-headers", r#"["X-Remote-Group"]"#),
-            ("requestheader-extra-headers-prefix", r#"["X-Remote-Extra-"]"#),
+            (
+                "requestheader-extra-headers-prefix",
+                r#"["X-Remote-Extra-"]"#,
+            ),
         ];
         let data = data.map(|(key, value)| (key.to_owned(), value.to_owned()));
         FrontProxy::read(&data.into()).expect("what the API server publishes")
@@ -182,7 +194,10 @@ mod tests {
         headers.insert("x-remote-user", "ann".parse().expect("a value"));
         headers.append("x-remote-group", "a".parse().expect("a value"));
         headers.append("x-remote-group", "b".parse().expect("a value"));
-        headers.insert("x-remote-extra-scopes%2fx", "read".parse().expect("a value"));
+        headers.insert(
+            "x-remote-extra-scopes%2fx",
+            "read".parse().expect("a value"),
+        );
         headers
     }
 
@@ -200,7 +215,10 @@ mod tests {
         let strict = proxy(r#"["front-proxy-client"]"#);
         assert_eq!(strict.user(None, &headers()), None);
         assert_eq!(strict.user(Some("kubelet"), &headers()), None);
-        assert_eq!(strict.user(Some("front-proxy-client"), &HeaderMap::new()), None);
+        assert_eq!(
+            strict.user(Some("front-proxy-client"), &HeaderMap::new()),
+            None
+        );
         // No names: whoever has a certificate of the authority.
         assert!(proxy("[]").user(Some("anybody"), &headers()).is_some());
         assert_eq!(proxy("[]").user(None, &headers()), None);
@@ -209,6 +227,9 @@ mod tests {
     #[test]
     fn an_api_server_without_an_aggregation_layer_is_said() {
         let error = FrontProxy::read(&BTreeMap::new()).expect_err("nothing is published");
-        assert!(error.to_string().contains("--requestheader-client-ca-file"), "{error}");
+        assert!(
+            error.to_string().contains("--requestheader-client-ca-file"),
+            "{error}"
+        );
     }
 }

@@ -75,7 +75,11 @@ impl fmt::Display for Wish {
         if let Some(subresource) = &self.subresource {
             write!(f, "/{subresource}")?;
         }
-        write!(f, " in API group {} in the namespace {}", self.group, self.namespace)
+        write!(
+            f,
+            " in API group {} in the namespace {}",
+            self.group, self.namespace
+        )
     }
 }
 

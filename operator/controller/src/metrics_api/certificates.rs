@@ -119,12 +119,18 @@ pub fn renewed(
     };
     let certificate = first(&keys.certificate);
     if is_timely(certificate.as_ref(), CERTIFICATE_LIFE, now)
-        && certificate.as_ref().is_some_and(|found| is_for(found, names))
+        && certificate
+            .as_ref()
+            .is_some_and(|found| is_for(found, names))
         && KeyPair::from_pem(&keys.key).is_ok()
     {
         return Ok(keys.clone());
     }
-    let (certificate, key) = sign(&Issuer::new(authority_parameters(now)?, authority), names, now)?;
+    let (certificate, key) = sign(
+        &Issuer::new(authority_parameters(now)?, authority),
+        names,
+        now,
+    )?;
     Ok(Keys {
         certificate,
         key,
@@ -176,7 +182,10 @@ fn sign(
     parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     parameters.use_authority_key_identifier_extension = true;
     let key = KeyPair::generate()?;
-    Ok((parameters.signed_by(&key, issuer)?.pem(), key.serialize_pem()))
+    Ok((
+        parameters.signed_by(&key, issuer)?.pem(),
+        key.serialize_pem(),
+    ))
 }
 
 fn parameters(
@@ -189,7 +198,9 @@ fn parameters(
     parameters.distinguished_name = DistinguishedName::new();
     // A name in a subject is at most 64 characters long.
     let common_name: String = common_name.chars().take(64).collect();
-    parameters.distinguished_name.push(DnType::CommonName, common_name);
+    parameters
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
     // Of one authority no two certificates may have the same.
     let serial = now.unix_timestamp_nanos().unsigned_abs().to_be_bytes();
     parameters.serial_number = Some(SerialNumber::from_slice(&serial[4..]));
@@ -215,7 +226,11 @@ fn first_text(pem: &str) -> &str {
     pem.get(..end + 1).unwrap_or(pem)
 }
 
-fn is_timely(certificate: Option<&CertificateDer<'_>>, life: Duration, now: OffsetDateTime) -> bool {
+fn is_timely(
+    certificate: Option<&CertificateDer<'_>>,
+    life: Duration,
+    now: OffsetDateTime,
+) -> bool {
     certificate.and_then(ends).is_some_and(|end| {
         let left = end - now.unix_timestamp();
         left > (life / LATE).whole_seconds()

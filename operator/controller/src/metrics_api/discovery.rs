@@ -68,17 +68,19 @@ pub fn group(api: Api) -> Value {
 
 /// `/apis/GROUP/VERSION`.
 pub fn resources(api: Api) -> Value {
-    let resource = |name: String, kind: &str| {
-        json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get"]})
-    };
+    let resource = |name: String, kind: &str| json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get"]});
     let resources: Vec<Value> = if api == EXTERNAL {
         let all = Served::ALL.iter();
         all.map(|served| resource(served.name().to_owned(), "ExternalMetricValueList"))
             .collect()
     } else {
-        let services = Served::ALL.iter().filter(|served| **served != Served::Query);
+        let services = Served::ALL
+            .iter()
+            .filter(|served| **served != Served::Query);
         let services = services.map(|served| format!("{SERVICES}/{}", served.name()));
-        let pods = Served::OF_PODS.iter().map(|served| format!("{PODS}/{}", served.name()));
+        let pods = Served::OF_PODS
+            .iter()
+            .map(|served| format!("{PODS}/{}", served.name()));
         let all = services.chain(pods);
         all.map(|name| resource(name, "MetricValueList")).collect()
     };

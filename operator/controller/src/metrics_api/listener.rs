@@ -27,13 +27,19 @@ const PING_LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Opens a port. Fails, naming it, when it is in use. Of all addresses, those of the family in which others reach us.
-pub async fn bind(listen: SocketAddr, reached: Option<IpAddr>) -> Result<TcpListener, std::io::Error> {
+pub async fn bind(
+    listen: SocketAddr,
+    reached: Option<IpAddr>,
+) -> Result<TcpListener, std::io::Error> {
     let mut address = listen;
     if listen.ip() == Ipv4Addr::UNSPECIFIED && reached.is_some_and(|reached| reached.is_ipv6()) {
         address.set_ip(Ipv6Addr::UNSPECIFIED.into());
     }
     TcpListener::bind(address).await.map_err(|error| {
-        std::io::Error::new(error.kind(), format!("failed to listen on {address}: {error}"))
+        std::io::Error::new(
+            error.kind(),
+            format!("failed to listen on {address}: {error}"),
+        )
     })
 }
 

@@ -57,11 +57,12 @@ pub async fn run(context: Arc<Context>) {
 
 async fn serve(context: &Context, listen: SocketAddr) {
     let reached = context.settings.pod_ip;
-    let listener = retried("listen for the metrics APIs", async || {
-        listener::bind(listen, reached).await
+    let listener = retried("listen for the metrics APIs", || {
+        listener::bind(listen, reached)
     })
     .await;
-    let (first, mut seen) = retried("serve the metrics APIs", async || look(context, None).await).await;
+    let (first, mut seen) =
+        retried("serve the metrics APIs", || look(context, None)).await;
     let terms = watch::Sender::new(Arc::new(first));
     let sources = Arc::new(Sources {
         signals: context.signals.clone(),
@@ -89,7 +90,10 @@ async fn serve(context: &Context, listen: SocketAddr) {
 type Seen = (certificates::Keys, authentication::FrontProxy);
 
 /// Certificates, trust, and what the API server believes, brought up to date.
-async fn look(context: &Context, before: Option<&Seen>) -> Result<(Terms, Seen), RegistrationError> {
+async fn look(
+    context: &Context,
+    before: Option<&Seen>,
+) -> Result<(Terms, Seen), RegistrationError> {
     let (client, namespace) = (&context.client, &context.settings.system_namespace);
     let proxy = registration::trust(client).await?;
     if context.leadership.check().is_err()
@@ -129,7 +133,9 @@ fn place(context: &Context) -> Option<Place> {
         return None;
     }
     if settings.pod_ip.is_none() {
-        tracing::warn!("nobody will find the metrics APIs: POD_IP does not say where this process answers");
+        tracing::warn!(
+            "nobody will find the metrics APIs: POD_IP does not say where this process answers"
+        );
     }
     let address = settings.pod_ip?;
     Some(Place { address, ports })
@@ -153,9 +159,9 @@ async fn stand(context: &Context, place: &Place) {
 }
 
 /// Tries until it succeeds, and says so only when the reason changes.
-pub async fn retried<T, E: std::fmt::Display>(
+pub async fn retried<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
     what: &str,
-    mut attempt: impl AsyncFnMut() -> Result<T, E>,
+    mut attempt: impl FnMut() -> F,
 ) -> T {
     let mut told = String::new();
     loop {

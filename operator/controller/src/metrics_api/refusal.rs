@@ -11,7 +11,9 @@ use serde_json::json;
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// Who asks did not come through the API server's aggregation layer.
-    #[error("Unauthorized: these APIs answer the API server's aggregation layer alone; ask it instead")]
+    #[error(
+        "Unauthorized: these APIs answer the API server's aggregation layer alone; ask it instead"
+    )]
     Unauthenticated,
     /// Who asks may not.
     #[error("{user:?} cannot {what}: grant it by RBAC")]

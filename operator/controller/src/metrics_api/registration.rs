@@ -74,7 +74,9 @@ pub async fn trust(client: &Client) -> Result<FrontProxy, RegistrationError> {
     let (namespace, name) = TRUST;
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let read = bounded(api.get(name)).await;
-    let map = read.map_err(failed("read ConfigMap kube-system/extension-apiserver-authentication"))?;
+    let map = read.map_err(failed(
+        "read ConfigMap kube-system/extension-apiserver-authentication",
+    ))?;
     Ok(FrontProxy::read(&map.data.unwrap_or_default())?)
 }
 
@@ -86,7 +88,9 @@ pub async fn keys(client: &Client, namespace: &str) -> Result<Keys, Registration
     for _ in 0..ATTEMPTS {
         let secret = match bounded(api.get(SECRET)).await {
             Err(error) if error.code() == 404 => {
-                return Err(RegistrationError::Missing(format!("Secret {namespace}/{SECRET}")));
+                return Err(RegistrationError::Missing(format!(
+                    "Secret {namespace}/{SECRET}"
+                )));
             }
             read => read.map_err(failed(&format!("read Secret {SECRET}")))?,
         };
@@ -99,7 +103,10 @@ pub async fn keys(client: &Client, namespace: &str) -> Result<Keys, Registration
             Err(error) if error.code() == 409 => {}
             written => {
                 written.map_err(failed(&format!("write Secret {SECRET}")))?;
-                tracing::info!(secret = SECRET, "the certificate of the metrics APIs is renewed");
+                tracing::info!(
+                    secret = SECRET,
+                    "the certificate of the metrics APIs is renewed"
+                );
                 return Ok(wanted);
             }
         }
@@ -155,14 +162,21 @@ pub struct Place {
 }
 
 /// Stands behind the Service: the only one that does, for only one leads.
-pub async fn stand(client: &Client, namespace: &str, place: &Place) -> Result<(), RegistrationError> {
+pub async fn stand(
+    client: &Client,
+    namespace: &str,
+    place: &Place,
+) -> Result<(), RegistrationError> {
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let service = absent_is_none(bounded(services.get(SERVICE)).await)
         .map_err(failed(&format!("read Service {SERVICE}")))?
         .ok_or_else(|| RegistrationError::Missing(format!("Service {namespace}/{SERVICE}")))?;
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
     let slice = slice(place, &service.uid().unwrap_or_default());
-    let name = slice["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let name = slice["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let found = absent_is_none(bounded(slices.get(&name)).await)
         .map_err(failed(&format!("read EndpointSlice {name}")))?;
     if found.is_some_and(|found| tells(&found, place)) {
@@ -211,7 +225,10 @@ fn tells(slice: &EndpointSlice, place: &Place) -> bool {
     let ports: Vec<_> = ports
         .filter_map(|port| Some((port.name.as_deref()?, port.port?)))
         .collect();
-    let wanted = place.ports.iter().map(|(name, port)| (*name, i32::from(*port)));
+    let wanted = place
+        .ports
+        .iter()
+        .map(|(name, port)| (*name, i32::from(*port)));
     addresses == [&address] && ports == wanted.collect::<Vec<_>>()
 }
 

@@ -39,9 +39,13 @@ impl Selector {
         self.0.iter().all(|requirement| {
             let found = label(&requirement.label);
             match &requirement.wants {
-                Wants::OneOf(values) => found.is_some_and(|found| values.iter().any(|v| v == found)),
+                Wants::OneOf(values) => {
+                    found.is_some_and(|found| values.iter().any(|v| v == found))
+                }
                 // As Kubernetes has it: an absent label differs from every value.
-                Wants::NoneOf(values) => !found.is_some_and(|found| values.iter().any(|v| v == found)),
+                Wants::NoneOf(values) => {
+                    !found.is_some_and(|found| values.iter().any(|v| v == found))
+                }
                 Wants::Present => found.is_some(),
                 Wants::Absent => found.is_none(),
             }
@@ -50,12 +54,14 @@ impl Selector {
 
     /// The one value that a label must have.
     pub fn exactly(&self, label: &str) -> Option<&str> {
-        self.0.iter().find_map(|requirement| match &requirement.wants {
-            Wants::OneOf(values) if requirement.label == label && values.len() == 1 => {
-                Some(values[0].as_str())
-            }
-            _ => None,
-        })
+        self.0
+            .iter()
+            .find_map(|requirement| match &requirement.wants {
+                Wants::OneOf(values) if requirement.label == label && values.len() == 1 => {
+                    Some(values[0].as_str())
+                }
+                _ => None,
+            })
     }
 }
 
@@ -147,14 +153,33 @@ mod tests {
         ] {
             assert!(takes(selector), "{selector}");
         }
-        for selector in ["service=other", "service!=chat", "!service", "zone", "zone in (a)", "zone="] {
+        for selector in [
+            "service=other",
+            "service!=chat",
+            "!service",
+            "zone",
+            "zone in (a)",
+            "zone=",
+        ] {
             assert!(!takes(selector), "{selector}");
         }
     }
 
     #[test]
     fn what_is_no_selector_is_refused() {
-        for text in ["=", "a=b=c", "a in", "a in (b", "a (b)", "a near (b)", "a>1", ",", "a=b,,c=d", "((", "a b"] {
+        for text in [
+            "=",
+            "a=b=c",
+            "a in",
+            "a in (b",
+            "a (b)",
+            "a near (b)",
+            "a>1",
+            ",",
+            "a=b,,c=d",
+            "((",
+            "a b",
+        ] {
             assert!(Selector::parse(text).is_err(), "{text}");
         }
     }

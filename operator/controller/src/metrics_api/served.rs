@@ -111,7 +111,11 @@ pub fn series(
     let services = match selector.exactly("service") {
         Some(name) => {
             let key = Key::new(namespace, name);
-            signals.of(&key).map(|seen| (key, seen)).into_iter().collect()
+            signals
+                .of(&key)
+                .map(|seen| (key, seen))
+                .into_iter()
+                .collect()
         }
         None => in_namespace(signals, namespace),
     };
@@ -143,7 +147,11 @@ pub fn of_service(
         figure: figure.filter(|_| fresh),
     };
     match served {
-        Served::Own(metric) => vec![series(None, seen.metric(metric, now))],
+        // An HPA would take a lower bound for the whole, and pods away.
+        Served::Own(metric) => {
+            let figure = seen.metric(metric, now).filter(|_| !seen.partial);
+            vec![series(None, figure)]
+        }
         Served::Query => {
             let names = seen.queries.iter().map(|(name, _)| name);
             names
@@ -227,6 +235,22 @@ mod tests {
         };
         assert_eq!(at(2).map(|f| (f.milli, f.age_millis)), Some((0, 2000)));
         assert_eq!(at(31), None);
+    }
+
+    #[test]
+    fn a_figure_of_which_somebody_did_not_tell_his_part_is_absent() {
+        let now = Instant::now();
+        let mut seen = ServiceSignals::unknown(now, 1);
+        let figure = Some(Figure {
+            milli: 9_000,
+            age_millis: 0,
+        });
+        seen.set(Metric::InFlightRequests, figure);
+        let served = Served::Own(Metric::InFlightRequests);
+        let found = |seen: &ServiceSignals| of_service(&Key::new("n", "a"), seen, served, now)[0].figure;
+        assert_eq!(found(&seen), figure);
+        seen.partial = true;
+        assert_eq!(found(&seen), None);
     }
 
     #[test]

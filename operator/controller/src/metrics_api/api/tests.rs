@@ -13,7 +13,11 @@ use crate::autoscaler::signals::{DecisionSignal, Figure, PodSignals, ServiceSign
 /// An API server that lets everybody do everything but `mallory`.
 fn client() -> kube::Client {
     let service = service_fn(async |request: HttpRequest<kube::client::Body>| {
-        let body = request.into_body().collect_bytes().await.unwrap_or_default();
+        let body = request
+            .into_body()
+            .collect_bytes()
+            .await
+            .unwrap_or_default();
         let review: Value = serde_json::from_slice(&body).unwrap_or_default();
         let allowed = review["spec"]["user"] != "mallory";
         let answer = json!({
@@ -114,7 +118,11 @@ async fn a_figure_is_served_by_the_service_that_the_selector_names() {
     assert_eq!(item["value"], "12500m");
     assert_eq!(item["metricLabels"], json!({"service": "chat"}));
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
-    let time: Timestamp = item["timestamp"].as_str().expect("a time").parse().expect("a time");
+    let time: Timestamp = item["timestamp"]
+        .as_str()
+        .expect("a time")
+        .parse()
+        .expect("a time");
     assert!(Timestamp::now().duration_since(time) < SignedDuration::from_mins(1));
 }
 
@@ -148,11 +156,20 @@ async fn objects_and_pods_have_metrics_of_their_own() {
     let (_, list) = ask(&path).await;
     assert_eq!(list["items"][0]["value"], "12500m");
     assert_eq!(list["items"][0]["describedObject"]["name"], "chat");
-    let (status, said) = ask(&format!("{CUSTOM_PATH}/{service}/silent/pagoda_in_flight_requests")).await;
-    assert_eq!((status, &said["reason"]), (StatusCode::NOT_FOUND, &json!("NotFound")));
+    let (status, said) = ask(&format!(
+        "{CUSTOM_PATH}/{service}/silent/pagoda_in_flight_requests"
+    ))
+    .await;
+    assert_eq!(
+        (status, &said["reason"]),
+        (StatusCode::NOT_FOUND, &json!("NotFound"))
+    );
 
     let select = "labelSelector=serving.pagoda.dev%2Fservice%3Dchat";
-    let (_, list) = ask(&format!("{CUSTOM_PATH}/pods/*/pagoda_in_flight_requests?{select}")).await;
+    let (_, list) = ask(&format!(
+        "{CUSTOM_PATH}/pods/*/pagoda_in_flight_requests?{select}"
+    ))
+    .await;
     assert_eq!(list["items"][0]["describedObject"]["name"], "chat-1");
     assert_eq!(list["items"][0]["value"], "3");
     let (status, _) = ask(&format!("{CUSTOM_PATH}/pods/*/pagoda_in_flight_requests")).await;
@@ -165,7 +182,10 @@ async fn who_did_not_come_through_the_aggregation_layer_is_nobody() {
     for common_name in [None, Some("kubelet")] {
         for path in [&*path, "/apis", "/openapi/v2", "/nothing"] {
             let (status, said) = ask_as("system:admin", caller(common_name), "GET", path).await;
-            assert_eq!((status, &said["kind"]), (StatusCode::UNAUTHORIZED, &json!("Status")));
+            assert_eq!(
+                (status, &said["kind"]),
+                (StatusCode::UNAUTHORIZED, &json!("Status"))
+            );
         }
     }
 }
@@ -176,22 +196,34 @@ async fn who_may_not_is_told_what_to_grant() {
     let (status, said) = ask_as("mallory", caller(Some("front")), "GET", &path).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     let message = said["message"].as_str().unwrap_or_default();
-    assert!(message.contains("list pagoda_in_flight_requests in API group external.metrics.k8s.io"), "{message}");
+    assert!(
+        message.contains("list pagoda_in_flight_requests in API group external.metrics.k8s.io"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
 async fn what_does_not_exist_and_what_is_malformed_is_said_as_a_status() {
     for (path, status) in [
         (format!("{EXTERNAL_PATH}/requests"), 404),
-        (format!("{EXTERNAL_PATH}/pagoda_queued_requests?labelSelector=a%3E1"), 400),
-        (format!("{CUSTOM_PATH}/services/x/pagoda_queued_requests"), 404),
+        (
+            format!("{EXTERNAL_PATH}/pagoda_queued_requests?labelSelector=a%3E1"),
+            400,
+        ),
+        (
+            format!("{CUSTOM_PATH}/services/x/pagoda_queued_requests"),
+            404,
+        ),
         ("/apis/metrics.k8s.io/v1beta1".to_owned(), 404),
         ("/apis/custom.metrics.k8s.io/v1beta1".to_owned(), 404),
         ("/nothing".to_owned(), 404),
     ] {
         let (found, said) = ask(&path).await;
         assert_eq!(found.as_u16(), status, "{path}");
-        assert_eq!((&said["kind"], &said["code"]), (&json!("Status"), &json!(status)));
+        assert_eq!(
+            (&said["kind"], &said["code"]),
+            (&json!("Status"), &json!(status))
+        );
     }
     let (status, _) = ask_as("ann", caller(Some("front")), "POST", "/apis").await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
@@ -204,9 +236,22 @@ async fn discovery_names_every_metric() {
     for api in Api::ALL {
         let (_, list) = ask(&format!("/apis/{}", api.group_version())).await;
         let resources = list["resources"].as_array().cloned().unwrap_or_default();
-        let named = |name: &str| resources.iter().any(|r| r["name"].as_str().is_some_and(|n| n.ends_with(name)));
-        assert!(Served::ALL.iter().all(|served| named(served.name()) || *served == Served::Query));
-        assert_eq!(ask(&format!("/openapi/v3/apis/{}", api.group_version())).await.0, StatusCode::OK);
+        let named = |name: &str| {
+            resources
+                .iter()
+                .any(|r| r["name"].as_str().is_some_and(|n| n.ends_with(name)))
+        };
+        assert!(
+            Served::ALL
+                .iter()
+                .all(|served| named(served.name()) || *served == Served::Query)
+        );
+        assert_eq!(
+            ask(&format!("/openapi/v3/apis/{}", api.group_version()))
+                .await
+                .0,
+            StatusCode::OK
+        );
     }
     assert_eq!(ask("/openapi/v2").await.1["swagger"], "2.0");
 }
@@ -215,6 +260,12 @@ async fn discovery_names_every_metric() {
 async fn figures_that_nobody_renews_vanish() {
     let signals = signals();
     tokio::time::advance(Duration::from_mins(1)).await;
-    let found = served::series(&signals, "team", Served::Own(Metric::QueuedRequests), &Selector::default(), Instant::now());
+    let found = served::series(
+        &signals,
+        "team",
+        Served::Own(Metric::QueuedRequests),
+        &Selector::default(),
+        Instant::now(),
+    );
     assert!(whole(&found).is_none());
 }

@@ -42,7 +42,12 @@ fn the_api_server_believes_the_certificate_under_the_services_name_alone() {
     assert!(is_believed(&keys, keys.bundle(), NAME, day(0)));
     assert!(is_believed(&keys, keys.bundle(), NAME, day(89)));
     assert!(!is_believed(&keys, keys.bundle(), NAME, day(91)));
-    assert!(!is_believed(&keys, keys.bundle(), "pagoda-metrics.elsewhere.svc", day(0)));
+    assert!(!is_believed(
+        &keys,
+        keys.bundle(),
+        "pagoda-metrics.elsewhere.svc",
+        day(0)
+    ));
     let others = renewed(None, &names(), day(0)).expect("keys");
     assert!(!is_believed(&keys, others.bundle(), NAME, day(0)));
 }
