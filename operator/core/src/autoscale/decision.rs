@@ -258,7 +258,11 @@ impl Decision {
                 inputs.panic.unwrap_or(self.replicas)
             ),
             Reason::RateLimited => {
-                write!(f, "; behavior allows {} by now", inputs.limit.unwrap_or(self.replicas))
+                write!(
+                    f,
+                    "; behavior allows {} by now",
+                    inputs.limit.unwrap_or(self.replicas)
+                )
             }
             Reason::Scheduled => write!(
                 f,

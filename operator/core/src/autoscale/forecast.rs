@@ -134,7 +134,13 @@ struct Week {
 
 impl Default for Week {
     fn default() -> Self {
-        Self { slots: [0; HOURS_OF_WEEK], hour: 0, sum: 0.0, seen_millis: 0, last: None }
+        Self {
+            slots: [0; HOURS_OF_WEEK],
+            hour: 0,
+            sum: 0.0,
+            seen_millis: 0,
+            last: None,
+        }
     }
 }
 
@@ -146,7 +152,10 @@ impl Week {
             (self.hour, self.sum, self.seen_millis) = (hour, 0.0, 0);
         }
         // A clock on the wall may jump; what counts is the time that really passed.
-        let passed = self.last.map_or(0, |last| now.saturating_sub(last)).min(FURTHEST_MILLIS);
+        let passed = self
+            .last
+            .map_or(0, |last| now.saturating_sub(last))
+            .min(FURTHEST_MILLIS);
         self.sum += load_milli * passed as f64;
         self.seen_millis += passed;
         self.last = Some(now);
@@ -194,21 +203,36 @@ mod tests {
     #[test]
     fn a_steady_or_falling_load_has_no_trend() {
         assert_eq!(after([5000; 8]).trend(60_000, WINDOW), None);
-        assert_eq!(after((0..8).map(|i| 9000 - i * 500)).trend(60_000, WINDOW), None);
-        assert_eq!(after([5000, 5100, 5200]).trend(60_000, WINDOW), None, "too little was seen");
+        assert_eq!(
+            after((0..8).map(|i| 9000 - i * 500)).trend(60_000, WINDOW),
+            None
+        );
+        assert_eq!(
+            after([5000, 5100, 5200]).trend(60_000, WINDOW),
+            None,
+            "too little was seen"
+        );
     }
 
     #[test]
     fn a_rising_load_is_continued_less_than_in_full_and_at_most_doubled() {
         // 500 more each 15 s; 45 s and half a window ahead are 4 steps.
-        let foreseen = after((0..8).map(|i| 5000 + i * 500)).trend(45_000, WINDOW).unwrap();
+        let foreseen = after((0..8).map(|i| 5000 + i * 500))
+            .trend(45_000, WINDOW)
+            .unwrap();
         assert!((8500 + 1500..8500 + 2000).contains(&foreseen), "{foreseen}");
-        assert_eq!(after((0..8).map(|i| 10 + i * 5000)).trend(600_000, WINDOW), Some(2 * 35_010));
+        assert_eq!(
+            after((0..8).map(|i| 10 + i * 5000)).trend(600_000, WINDOW),
+            Some(2 * 35_010)
+        );
     }
 
     #[test]
     fn one_wild_sample_makes_no_trend() {
-        assert_eq!(after([5000, 5000, 5000, 90_000, 5000, 5000, 5000, 5000]).trend(60_000, WINDOW), None);
+        assert_eq!(
+            after([5000, 5000, 5000, 90_000, 5000, 5000, 5000, 5000]).trend(60_000, WINDOW),
+            None
+        );
     }
 
     #[test]
@@ -221,7 +245,11 @@ mod tests {
         }
         let next_week = monday_9 + 7 * 86_400;
         assert_eq!(forecast.recurring(60_000, next_week - 30), Some(8000));
-        assert_eq!(forecast.recurring(10_000, next_week - 30), None, "the hour before was not seen");
+        assert_eq!(
+            forecast.recurring(10_000, next_week - 30),
+            None,
+            "the hour before was not seen"
+        );
         assert_eq!(forecast.recurring(0, next_week + 86_400), None);
     }
 
@@ -229,7 +257,11 @@ mod tests {
     fn a_wall_clock_that_jumps_about_leaves_no_false_memory() {
         let mut forecast = Forecast::default();
         for second in 0..600 {
-            forecast.note_week(9000, second * 1000, (second as i64 % 7) * 3_600_000 - 1_000_000);
+            forecast.note_week(
+                9000,
+                second * 1000,
+                (second as i64 % 7) * 3_600_000 - 1_000_000,
+            );
         }
         for hour in 0..168 {
             assert_eq!(forecast.recurring(0, hour * 3600), None);

@@ -62,7 +62,10 @@ struct Counters {
 impl History {
     /// A history that begins with what was learned before, as the status holds it.
     pub fn restore(capacity: &[CapacityStatus]) -> Self {
-        Self { learner: Learner::restore(capacity), ..Self::default() }
+        Self {
+            learner: Learner::restore(capacity),
+            ..Self::default()
+        }
     }
 
     /// What was learned of the pods, unrounded.
@@ -89,15 +92,22 @@ impl History {
             self.queued.restart();
         }
         let spans = spans(settings);
-        self.in_flight.note_gauge(seen.demand.in_flight_milli(), now, spans);
-        self.queued.note_gauge(seen.demand.queued_milli(), now, spans);
-        self.kv_usage.note_gauge(mean_kv_usage(&seen.pods), now, spans);
+        self.in_flight
+            .note_gauge(seen.demand.in_flight_milli(), now, spans);
+        self.queued
+            .note_gauge(seen.demand.queued_milli(), now, spans);
+        self.kv_usage
+            .note_gauge(mean_kv_usage_micro(&seen.pods), now, spans);
         self.learner.note(&seen.pods, spans.long_millis, now);
         let grew = self.note_counters(&seen.pods);
         let told = seen.pods.iter().any(|pod| pod.reading.is_some());
-        let came = self.gateway_arrivals.note_counter(seen.demand.gateway_arrivals, now, spans);
-        self.pod_arrivals.note_counter(told.then_some(self.arrived), now, spans);
-        self.tokens.note_counter(told.then_some(self.generated), now, spans);
+        let came = self
+            .gateway_arrivals
+            .note_counter(seen.demand.gateway_arrivals, now, spans);
+        self.pod_arrivals
+            .note_counter(told.then_some(self.arrived), now, spans);
+        self.tokens
+            .note_counter(told.then_some(self.generated), now, spans);
         // A pod that still loads is not idle: it was started for someone.
         let idle = seen.demand.is_quiet() && !came && !grew && seen.ready > 0 && seen.current > 0;
         self.idle_since = idle.then(|| self.idle_since.unwrap_or(now));
@@ -107,7 +117,9 @@ impl History {
     pub(super) fn measured(&self, settings: &ScalingSettings) -> Measured {
         let mut measured = self.over(spans(settings).long_millis);
         for metric in [Metric::TimeToFirstToken, Metric::InterTokenLatency] {
-            let millis = self.learner.measured_millis(metric, percentile(settings, metric));
+            let millis = self
+                .learner
+                .measured_millis(metric, percentile(settings, metric));
             measured.set(metric, millis.map(u64::from));
         }
         measured
@@ -125,15 +137,27 @@ impl History {
         // Pods alone do not say how many arrive: they count no held request.
         let at_pods = self.pod_arrivals.rate_milli(window).unwrap_or(0);
         let at_gateways = self.gateway_arrivals.rate_milli(window);
-        measured.set(Metric::RequestsPerSecond, at_gateways.map(|rate| rate.max(at_pods)));
+        measured.set(
+            Metric::RequestsPerSecond,
+            at_gateways.map(|rate| rate.max(at_pods)),
+        );
         measured.set(Metric::TokensPerSecond, self.tokens.rate_milli(window));
-        measured.set(Metric::KvCacheUtilization, self.kv_usage.mean(window));
+        let kv_usage = self.kv_usage.mean(window);
+        measured.set(
+            Metric::KvCacheUtilization,
+            kv_usage.map(|micro| micro / 1000),
+        );
         measured
     }
 
     /// Time from the creation of a pod until it answers, if known.
     pub(super) fn start_millis(&self) -> Option<Millis> {
         self.learner.start_millis()
+    }
+
+    /// Millionths of their KV caches that pods use on average over the window of the rule.
+    pub(super) fn kv_usage_micro(&self, settings: &ScalingSettings) -> Option<u64> {
+        self.kv_usage.mean(spans(settings).long_millis)
     }
 
     /// Records what is asked for from now on.
@@ -149,22 +173,33 @@ impl History {
     /// Whether somebody did not tell his part at some moment of the window of the rule.
     pub(super) fn is_partial(&self, settings: &ScalingSettings, now: Millis) -> bool {
         let window = spans(settings).long_millis;
-        self.last_partial.is_some_and(|last| last == now || last.saturating_add(window) > now)
+        self.last_partial
+            .is_some_and(|last| last == now || last.saturating_add(window) > now)
     }
 
     /// Whether less was seen than a whole window of the rule.
     pub(super) fn is_young(&self, settings: &ScalingSettings, now: Millis) -> bool {
         let window = spans(settings).long_millis;
-        self.started.is_none_or(|started| started.saturating_add(window) > now)
+        self.started
+            .is_none_or(|started| started.saturating_add(window) > now)
     }
 
     /// Pods for which it takes longer than the deadline to get ready, or to be made at all.
-    pub(super) fn overdue(&self, settings: &ScalingSettings, seen: &Observation, now: Millis) -> u32 {
+    pub(super) fn overdue(
+        &self,
+        settings: &ScalingSettings,
+        seen: &Observation,
+        now: Millis,
+    ) -> u32 {
         let deadline = Millis::from(settings.progress_deadline_seconds) * 1000;
-        let late = self.short.is_some_and(|(since, _)| since.saturating_add(deadline) <= now);
+        let late = self
+            .short
+            .is_some_and(|(since, _)| since.saturating_add(deadline) <= now);
         // One that answered before and starts again has as long again.
         let counts = |pod: &&PodSeen| {
-            !pod.ready && pod.age_millis >= deadline && (late || !self.counters.contains_key(&pod.name))
+            !pod.ready
+                && pod.age_millis >= deadline
+                && (late || !self.counters.contains_key(&pod.name))
         };
         let unready = seen.pods.iter().filter(counts).count() as u32;
         let missing = seen.current.saturating_sub(seen.pods.len() as u32);
@@ -181,7 +216,8 @@ impl History {
                 Some((asked, when)) if asked == current => when,
                 _ => now,
             };
-            self.pace.note_change(&settings.behavior, self.current, current, when);
+            self.pace
+                .note_change(&settings.behavior, self.current, current, when);
         }
         self.current = current;
     }
@@ -198,10 +234,15 @@ impl History {
     /// anew, from zero.
     fn note_counters(&mut self, pods: &[PodSeen]) -> bool {
         let mut grew = false;
-        for (pod, reading) in pods.iter().filter_map(|pod| Some((pod, pod.reading.as_ref()?))) {
+        for (pod, reading) in pods
+            .iter()
+            .filter_map(|pod| Some((pod, pod.reading.as_ref()?)))
+        {
             let open = reading.running.saturating_add(reading.waiting);
             let now = Counters {
-                arrived: reading.finished.map(|finished| finished.saturating_add(open)),
+                arrived: reading
+                    .finished
+                    .map(|finished| finished.saturating_add(open)),
                 generated: reading.generated_tokens,
             };
             let Some(before) = self.counters.insert(pod.name.clone(), now) else {
@@ -213,7 +254,9 @@ impl History {
             };
             grew |= before.arrived != now.arrived;
             self.arrived = self.arrived.wrapping_add(came);
-            self.generated = self.generated.wrapping_add(grown(before.generated, now.generated));
+            self.generated = self
+                .generated
+                .wrapping_add(grown(before.generated, now.generated));
         }
         if self.counters.len() > pods.len() {
             let lives = |name: &Arc<str>| pods.iter().any(|pod| pod.name == *name);
@@ -225,20 +268,23 @@ impl History {
 
 /// The percentile that a target is about, or the usual one.
 fn percentile(settings: &ScalingSettings, metric: Metric) -> u32 {
-    let of = settings.targets.iter().find(|target| target.metric == metric);
+    let of = settings
+        .targets
+        .iter()
+        .find(|target| target.metric == metric);
     match of.map(|target| target.value) {
         Some(TargetValue::Latency { percentile, .. }) => percentile,
         _ => USUAL_PERCENTILE,
     }
 }
 
-/// Over the pods that tell.
-fn mean_kv_usage(pods: &[PodSeen]) -> Option<u64> {
-    let (mut sum, mut told) = (0, 0);
+/// Over the pods that tell, in millionths: fine enough that the sum can be had back from it.
+fn mean_kv_usage_micro(pods: &[PodSeen]) -> Option<u64> {
+    let (mut sum, mut told) = (0_u64, 0_u64);
     for usage in pods.iter().filter_map(kv_usage) {
         (sum, told) = (sum + usage, told + 1);
     }
-    u64::checked_div(sum, told)
+    u64::checked_div(sum * 1000, told)
 }
 
 fn grown(before: u64, now: u64) -> u64 {
@@ -247,7 +293,9 @@ fn grown(before: u64, now: u64) -> u64 {
 
 fn spans(settings: &ScalingSettings) -> Spans {
     let long_millis = Millis::from(settings.window_seconds.max(1)) * 1000;
-    let short = settings.panic.map_or(settings.window_seconds, |panic| panic.window_seconds);
+    let short = settings
+        .panic
+        .map_or(settings.window_seconds, |panic| panic.window_seconds);
     Spans {
         short_millis: (Millis::from(short.max(1)) * 1000).min(long_millis),
         long_millis,

@@ -18,6 +18,7 @@ mod hpa;
 mod panic;
 mod pod_reading;
 mod recommend;
+pub mod record;
 mod schedule;
 mod series;
 #[cfg(test)]
@@ -71,11 +72,25 @@ pub fn decide(
     } else if inputs.min_replicas == 0 && idle.is_some_and(|idle| is_idle(settings, idle)) {
         (0, Reason::Idle)
     } else {
-        Follow { settings, seen, at, bounds }.decide(&mut inputs, &mut history)
+        Follow {
+            settings,
+            seen,
+            at,
+            bounds,
+        }
+        .decide(&mut inputs, &mut history)
     };
     history.ask(replicas, at.now);
     let next_look = next_look(settings, seen, &history, at, replicas);
-    (Decision { replicas, reason, inputs, next_look }, history)
+    (
+        Decision {
+            replicas,
+            reason,
+            inputs,
+            next_look,
+        },
+        history,
+    )
 }
 
 fn inputs(
@@ -88,10 +103,20 @@ fn inputs(
     let schedule = history.schedules.at(&settings.schedules, at.unix_seconds);
     let scheduled = schedule.as_ref().map_or(0, |(_, least)| *least);
     let partial = history.is_partial(settings, at.now);
-    let sources = Sources { settings, seen, measured: &measured, partial, now: at.now };
+    let kv_usage_micro = history.kv_usage_micro(settings);
+    let sources = Sources {
+        settings,
+        seen,
+        measured: &measured,
+        kv_usage_micro,
+        partial,
+        now: at.now,
+    };
     let recommendations = recommend(&sources, &mut history.learner);
     // The first of the largest, as HPA names it.
-    let winner = (0..recommendations.len()).rev().max_by_key(|i| recommendations[*i].replicas);
+    let winner = (0..recommendations.len())
+        .rev()
+        .max_by_key(|i| recommendations[*i].replicas);
     Inputs {
         current: seen.current,
         ready: seen.ready,
@@ -101,9 +126,13 @@ fn inputs(
         measured,
         recommendations,
         winner: winner.map(|i| i as u8),
-        min_replicas: settings.min_replicas.max(scheduled).min(settings.max_replicas),
+        min_replicas: settings
+            .min_replicas
+            .max(scheduled)
+            .min(settings.max_replicas),
         max_replicas: settings.max_replicas,
-        schedule: schedule.and_then(|(name, least)| (least > settings.min_replicas).then_some(name)),
+        schedule: schedule
+            .and_then(|(name, least)| (least > settings.min_replicas).then_some(name)),
         ..Inputs::default()
     }
 }
@@ -118,7 +147,10 @@ struct Bounds {
 impl Bounds {
     fn of(inputs: &Inputs) -> Self {
         let most = inputs.max_replicas.max(1);
-        Self { least: inputs.min_replicas.clamp(1, most), most }
+        Self {
+            least: inputs.min_replicas.clamp(1, most),
+            most,
+        }
     }
 
     fn clamp(self, replicas: u32) -> u32 {
@@ -133,7 +165,14 @@ fn is_idle(settings: &ScalingSettings, idle_millis: Millis) -> bool {
 fn out_of_bounds(inputs: &Inputs, bounds: Bounds) -> (u32, Reason) {
     let replicas = bounds.clamp(inputs.current);
     let scheduled = replicas > inputs.current && inputs.schedule.is_some();
-    (replicas, if scheduled { Reason::Scheduled } else { Reason::OutOfBounds })
+    (
+        replicas,
+        if scheduled {
+            Reason::Scheduled
+        } else {
+            Reason::OutOfBounds
+        },
+    )
 }
 
 fn from_zero(seen: &Observation, inputs: &Inputs, bounds: Bounds) -> (u32, Reason) {
@@ -165,7 +204,10 @@ fn next_look(
     } else {
         LOOK_MILLIS
     };
-    let until = history.schedules.until().map(|until| until.saturating_sub(at.unix_seconds));
+    let until = history
+        .schedules
+        .until()
+        .map(|until| until.saturating_sub(at.unix_seconds));
     let schedule = until.map_or(Millis::MAX, |seconds| seconds.max(1) as Millis * 1000);
     at.now.saturating_add(pause.min(schedule))
 }

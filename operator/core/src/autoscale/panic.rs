@@ -2,7 +2,8 @@
 //!
 //! Source: Knative's autoscaler, `pkg/autoscaler/scaling/autoscaler.go`. When a short window asks for a multiple of the pods that
 //! answer, the largest number that it asks for counts, and is not lowered, until it has not asked for such a multiple for as long as the
-//! window of the rule. Unlike there the result is a floor under what the rule gives: the rule keeps its own history meanwhile.
+//! window of the rule. Unlike there a part of a pod counts as that part: one pod that is a hair above its target asks for two, and is no burst.
+//! And the result is a floor under what the rule gives: the rule keeps its own history meanwhile.
 
 use crate::validate::PanicSettings;
 
@@ -20,28 +21,36 @@ struct Burst {
     most: u32,
 }
 
-/// Pods that carry `observed_milli` at `target_milli` each.
-pub(super) fn wanted(observed_milli: u64, target_milli: u64) -> u32 {
-    u32::try_from(observed_milli.div_ceil(target_milli.max(1))).unwrap_or(u32::MAX)
+/// Thousandths of pods that carry `observed_milli` at `target_milli` each, rounded up.
+pub(super) fn asked_milli(observed_milli: u64, target_milli: u64) -> u64 {
+    let pods = (u128::from(observed_milli) * 1000).div_ceil(u128::from(target_milli.max(1)));
+    u64::try_from(pods).unwrap_or(u64::MAX)
 }
 
 impl Panic {
-    /// Takes in what the short window asks for; returns the most pods of the burst, while there is one.
+    /// Takes in how many thousandths of pods the short window asks for; returns the most pods of the burst, while there is one.
     pub fn note(
         &mut self,
         settings: PanicSettings,
         stable_millis: Millis,
-        wanted: u32,
+        asked_milli: u64,
         ready: u32,
         now: Millis,
     ) -> Option<u32> {
-        let threshold = u64::from(settings.threshold_percent) * u64::from(ready.max(1));
-        let over = u64::from(wanted) * 100 >= threshold;
-        if self.0.is_some_and(|burst| !over && burst.last.saturating_add(stable_millis) < now) {
+        let threshold_milli = u64::from(settings.threshold_percent) * 10 * u64::from(ready.max(1));
+        let over = asked_milli >= threshold_milli;
+        let wanted = u32::try_from(asked_milli.div_ceil(1000)).unwrap_or(u32::MAX);
+        if self
+            .0
+            .is_some_and(|burst| !over && burst.last.saturating_add(stable_millis) < now)
+        {
             self.0 = None;
         }
         if over && self.0.is_none() {
-            self.0 = Some(Burst { last: now, most: wanted });
+            self.0 = Some(Burst {
+                last: now,
+                most: wanted,
+            });
         }
         let burst = self.0.as_mut()?;
         if over {
@@ -62,42 +71,50 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KNATIVE: PanicSettings = PanicSettings { window_seconds: 6, threshold_percent: 200 };
+    const KNATIVE: PanicSettings = PanicSettings {
+        window_seconds: 6,
+        threshold_percent: 200,
+    };
 
     #[test]
     fn follows_knatives_vector_for_a_burst() {
         // Stable 14, panic 90, target 7, ready 2.
-        assert_eq!(wanted(14_000, 7000), 2);
+        assert_eq!(asked_milli(14_000, 7000), 2000);
         let mut panic = Panic::default();
-        assert_eq!(panic.note(KNATIVE, 60_000, wanted(90_000, 7000), 2, 0), Some(13));
+        let most = panic.note(KNATIVE, 60_000, asked_milli(90_000, 7000), 2, 0);
+        assert_eq!(most, Some(13));
     }
 
     #[test]
     fn begins_at_the_threshold_and_ends_one_window_after_it() {
         let mut panic = Panic::default();
-        assert_eq!(panic.note(KNATIVE, 60_000, 3, 2, 0), None);
-        assert_eq!(panic.note(KNATIVE, 60_000, 4, 2, 1000), Some(4));
-        assert_eq!(panic.note(KNATIVE, 60_000, 1, 4, 61_000), Some(4));
-        assert_eq!(panic.note(KNATIVE, 60_000, 1, 4, 61_001), None);
+        assert_eq!(panic.note(KNATIVE, 60_000, 3999, 2, 0), None);
+        assert_eq!(panic.note(KNATIVE, 60_000, 4000, 2, 1000), Some(4));
+        assert_eq!(panic.note(KNATIVE, 60_000, 1000, 4, 61_000), Some(4));
+        assert_eq!(panic.note(KNATIVE, 60_000, 1000, 4, 61_001), None);
     }
 
     #[test]
-    fn no_ready_pod_counts_as_one() {
-        assert_eq!(Panic::default().note(KNATIVE, 60_000, 1, 0, 0), None);
-        assert_eq!(Panic::default().note(KNATIVE, 60_000, 2, 0, 0), Some(2));
+    fn no_ready_pod_counts_as_one_and_a_hair_above_a_pod_is_no_burst() {
+        assert_eq!(Panic::default().note(KNATIVE, 60_000, 1001, 0, 0), None);
+        assert_eq!(Panic::default().note(KNATIVE, 60_000, 2000, 0, 0), Some(2));
+        assert_eq!(Panic::default().note(KNATIVE, 60_000, 1100, 1, 0), None);
     }
 
     proptest! {
         #[test]
-        fn a_burst_never_lowers_its_wish(looks in proptest::collection::vec((0_u32..50, 0_u32..20, 1_u64..90_000), 1..100), threshold in 110_u32..1000) {
+        fn a_burst_never_lowers_its_wish(looks in proptest::collection::vec((0_u64..50_000, 0_u32..20, 1_u64..90_000), 1..100), threshold in 110_u32..1000) {
             let settings = PanicSettings { threshold_percent: threshold, ..KNATIVE };
             let (mut panic, mut now, mut before) = (Panic::default(), 0, None);
-            for (wanted, ready, pause) in looks {
-                let most = panic.note(settings, 60_000, wanted, ready, now);
+            for (asked, ready, pause) in looks {
+                let most = panic.note(settings, 60_000, asked, ready, now);
+                let over = asked >= u64::from(threshold) * 10 * u64::from(ready.max(1));
                 if let (Some(before), Some(most)) = (before, most) {
-                    prop_assert!(most >= before || u64::from(wanted) * 100 >= u64::from(threshold) * u64::from(ready.max(1)));
+                    // A burst that ended and another that began at this look are two.
+                    prop_assert!(most >= before || over);
                 }
-                prop_assert!(most.is_none_or(|most| most >= wanted));
+                prop_assert!(most.is_none_or(|most| u64::from(most) * 1000 >= asked));
+                prop_assert!(most.is_some() || !over);
                 before = most;
                 now += pause;
             }

@@ -8,6 +8,7 @@ use super::{
     Measured, Millis, Observation, PodSeen, Recommendation, Unit, What,
     capacity::{Asked, Basis, Learner},
     hpa::{self, PodSamples, Tolerances},
+    panic::asked_milli,
 };
 use crate::validate::{QuerySetting, QueryValue, ScalingSettings, TargetSetting, TargetValue};
 
@@ -16,6 +17,8 @@ pub(super) struct Sources<'a> {
     pub settings: &'a ScalingSettings,
     pub seen: &'a Observation,
     pub measured: &'a Measured,
+    /// See [`super::History::kv_usage_micro`].
+    pub kv_usage_micro: Option<u64>,
     /// Whether somebody did not tell his part within the window.
     pub partial: bool,
     pub now: Millis,
@@ -27,7 +30,12 @@ pub(super) fn recommend(sources: &Sources<'_>, learner: &mut Learner) -> Vec<Rec
     let (targets, queries) = (&sources.settings.targets, sources.settings.queries());
     let mut all = Vec::with_capacity(targets.len() + queries.len());
     all.extend(targets.iter().map(|target| sources.target(target, learner)));
-    all.extend(queries.iter().enumerate().map(|(i, query)| sources.query(i, query)));
+    all.extend(
+        queries
+            .iter()
+            .enumerate()
+            .map(|(i, query)| sources.query(i, query)),
+    );
     all
 }
 
@@ -42,10 +50,13 @@ impl Sources<'_> {
             }
             TargetValue::Utilization { percent } => {
                 let milli = u64::from(percent) * 10;
-                let wanted = demand_milli.and_then(|mean| self.share(mean, milli));
+                let wanted = self.share(milli);
                 self.told(what, Unit::Share, milli, demand_milli, wanted)
             }
-            TargetValue::Latency { percentile, milliseconds } => {
+            TargetValue::Latency {
+                percentile,
+                milliseconds,
+            } => {
                 let unit = Unit::Percentile(percentile as u8);
                 self.latency(target, unit, milliseconds.into(), learner)
             }
@@ -65,10 +76,21 @@ impl Sources<'_> {
         let advice = rate.and_then(|rate_milli| {
             // One that waits at each pod is what a queue is for.
             let queued = queued.saturating_sub(self.seen.ready.into());
-            learner.recommend(target, Asked { rate_milli, queued }, &self.seen.pods, self.now)
+            learner.recommend(
+                target,
+                Asked { rate_milli, queued },
+                &self.seen.pods,
+                self.now,
+            )
         });
         let Some(advice) = advice else {
-            return self.told(what, unit, target_milli, self.measured.get(target.metric), None);
+            return self.told(
+                what,
+                unit,
+                target_milli,
+                self.measured.get(target.metric),
+                None,
+            );
         };
         let measured = advice.measured_millis.map(u64::from);
         Recommendation {
@@ -82,7 +104,11 @@ impl Sources<'_> {
     }
 
     fn query(&self, i: usize, query: &QuerySetting) -> Recommendation {
-        let oldest = self.settings.prometheus.as_ref().map_or(0, |p| p.max_age_seconds);
+        let oldest = self
+            .settings
+            .prometheus
+            .as_ref()
+            .map_or(0, |p| p.max_age_seconds);
         let reading = self.seen.queries.get(i).copied().flatten();
         let fresh = reading.filter(|r| r.age_millis <= Millis::from(oldest) * 1000);
         let demand_milli = fresh.map(|reading| reading.value_milli);
@@ -101,7 +127,11 @@ impl Sources<'_> {
         let told = self.told(what, unit, target_milli, demand_milli, wanted);
         // A figure of its own is whole, whoever else is silent.
         let replicas = wanted.unwrap_or(told.replicas);
-        Recommendation { partial: false, replicas, ..told }
+        Recommendation {
+            partial: false,
+            replicas,
+            ..told
+        }
     }
 
     fn told(
@@ -136,17 +166,25 @@ impl Sources<'_> {
     }
 
     fn average_value(&self, demand_milli: u64, target_milli: u64) -> u32 {
-        hpa::average_value(demand_milli, target_milli, self.seen.current, self.tolerances())
+        hpa::average_value(
+            demand_milli,
+            target_milli,
+            self.seen.current,
+            self.tolerances(),
+        )
     }
 
     /// HPA's rule for pods, with the mean of the window for each pod that told.
-    fn share(&self, mean_milli: u64, target_milli: u64) -> Option<u32> {
+    fn share(&self, target_milli: u64) -> Option<u32> {
         let pods = self.seen.pods.iter();
         let told = pods.clone().filter(|pod| kv_usage(pod).is_some()).count() as u32;
         let samples = PodSamples {
-            sum_milli: mean_milli.saturating_mul(told.into()),
+            sum_milli: self
+                .kv_usage_micro?
+                .saturating_mul(told.into())
+                .div_ceil(1000),
             told,
-            missing: self.seen.ready - told,
+            missing: self.seen.ready.saturating_sub(told),
             unready: pods.filter(|pod| !pod.ready).count() as u32,
         };
         hpa::pods(samples, target_milli, self.seen.current, self.tolerances())
@@ -184,14 +222,21 @@ pub(super) fn load_milli(
     most
 }
 
-/// What the short window asks for: the most of the targets that every pod carries a part of.
-pub(super) fn burst(settings: &ScalingSettings, shortly: &Measured) -> u32 {
-    let each = settings.targets.iter().filter_map(|target| match target.value {
-        TargetValue::Each { milli } => {
-            Some(super::panic::wanted(shortly.get(target.metric)?, milli))
+/// Thousandths of pods that the short window asks for: the most of the targets that every pod carries a part of, be that part
+/// said or learned.
+pub(super) fn burst_milli(recommendations: &[Recommendation], shortly: &Measured) -> u64 {
+    let each = recommendations.iter().filter_map(|r| {
+        let What::Metric(metric) = r.what else {
+            return None;
+        };
+        match (r.unit, r.carries_milli) {
+            (Unit::EachPod, _) => Some(asked_milli(shortly.get(metric)?, r.target_milli)),
+            (Unit::Percentile(_), Some(carries)) => Some(asked_milli(
+                shortly.get(Metric::RequestsPerSecond)?,
+                carries,
+            )),
+            _ => None,
         }
-        _ => None,
     });
     each.max().unwrap_or(0)
 }
-

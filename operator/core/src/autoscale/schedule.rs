@@ -35,12 +35,19 @@ impl Eq for Schedules {}
 
 impl InEffect {
     /// The schedule in effect that asks for the most pods, and how many.
-    pub fn at(&mut self, schedules: &Arc<[ScheduleSetting]>, unix_seconds: i64) -> Option<(Arc<str>, u32)> {
+    pub fn at(
+        &mut self,
+        schedules: &Arc<[ScheduleSetting]>,
+        unix_seconds: i64,
+    ) -> Option<(Arc<str>, u32)> {
         if schedules.is_empty() {
             *self = Self::default();
             return None;
         }
-        let known = self.of.as_ref().is_some_and(|of| Arc::ptr_eq(&of.0, schedules));
+        let known = self
+            .of
+            .as_ref()
+            .is_some_and(|of| Arc::ptr_eq(&of.0, schedules));
         if !known || !(self.from..self.until).contains(&unix_seconds) {
             *self = Self::found(schedules, unix_seconds);
         }
@@ -56,16 +63,31 @@ impl InEffect {
         let mut until = now.saturating_add(LONGEST_SECONDS);
         let mut best: Option<(Arc<str>, u32)> = None;
         for schedule in schedules.iter() {
-            let Some(begins) = schedule.begins_after(now.saturating_sub(schedule.duration_seconds())) else {
+            let Some(begins) =
+                schedule.begins_after(now.saturating_sub(schedule.duration_seconds()))
+            else {
                 continue;
             };
             let in_effect = begins <= now;
-            let changes = if in_effect { begins.saturating_add(schedule.duration_seconds()) } else { begins };
+            let changes = if in_effect {
+                begins.saturating_add(schedule.duration_seconds())
+            } else {
+                begins
+            };
             until = until.min(changes);
-            if in_effect && best.as_ref().is_none_or(|(_, most)| schedule.min_replicas > *most) {
+            if in_effect
+                && best
+                    .as_ref()
+                    .is_none_or(|(_, most)| schedule.min_replicas > *most)
+            {
                 best = Some((schedule.name.clone(), schedule.min_replicas));
             }
         }
-        Self { of: Some(Schedules(schedules.clone())), from: now, until: until.max(now + 1), best }
+        Self {
+            of: Some(Schedules(schedules.clone())),
+            from: now,
+            until: until.max(now + 1),
+            best,
+        }
     }
 }

@@ -90,14 +90,21 @@ impl Series {
     fn grown(&self, window_millis: Millis) -> Option<(Millis, u64)> {
         let (to, last) = *self.points.back()?;
         let begins = |(when, _): &&(Millis, u64)| when.saturating_add(window_millis) <= to;
-        let (from, first) = *self.points.iter().rev().find(begins).or(self.points.front())?;
+        let (from, first) = *self
+            .points
+            .iter()
+            .rev()
+            .find(begins)
+            .or(self.points.front())?;
         Some((to.saturating_sub(from), last.wrapping_sub(first)))
     }
 
     fn push(&mut self, now: Millis, total: u64, spans: Spans) {
         let long = spans.long_millis.max(RATE_MINIMUM_MILLIS);
         let close = match (self.points.len().checked_sub(2), self.points.back()) {
-            (Some(i), Some((last, _))) => last.saturating_sub(self.points[i].0) < spans.short_millis / FINE,
+            (Some(i), Some((last, _))) => {
+                last.saturating_sub(self.points[i].0) < spans.short_millis / FINE
+            }
             _ => false,
         };
         let same_moment = self.points.back().is_some_and(|(when, _)| *when >= now);
@@ -129,7 +136,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const SPANS: Spans = Spans { short_millis: 6_000, long_millis: 30_000 };
+    const SPANS: Spans = Spans {
+        short_millis: 6_000,
+        long_millis: 30_000,
+    };
 
     fn gauge(values: &[u64], spans: Spans) -> Series {
         let mut series = Series::default();
@@ -149,7 +159,10 @@ mod tests {
     fn a_window_that_is_shorter_than_the_pause_between_looks_tells_the_last_look() {
         let mut series = Series::default();
         for (look, value) in [5, 900, 7, 41].into_iter().enumerate() {
-            let spans = Spans { short_millis: 1000, long_millis: 1000 };
+            let spans = Spans {
+                short_millis: 1000,
+                long_millis: 1000,
+            };
             series.note_gauge(Some(value), look as u64 * 15_000, spans);
             assert_eq!(series.mean(1000), Some(value));
         }
@@ -169,7 +182,11 @@ mod tests {
         let mut series = Series::default();
         for second in 0..10_u64 {
             series.note_counter(Some(100 + second * 7), second * 1000, SPANS);
-            assert_eq!(series.rate_milli(30_000), (second >= 3).then_some(7000), "{second}");
+            assert_eq!(
+                series.rate_milli(30_000),
+                (second >= 3).then_some(7000),
+                "{second}"
+            );
         }
         series.note_counter(Some(3), 10_000, SPANS);
         assert_eq!(series.rate_milli(30_000), None);

@@ -92,7 +92,10 @@ impl ScheduleSetting {
     }
 }
 
-pub(super) fn schedule(schedule: &Schedule, max_replicas: u32) -> Result<ScheduleSetting, ValidateError> {
+pub(super) fn schedule(
+    schedule: &Schedule,
+    max_replicas: u32,
+) -> Result<ScheduleSetting, ValidateError> {
     let wrong = |problem: String| ValidateError::Schedule {
         name: schedule.name.chars().take(63).collect(),
         problem,
@@ -104,14 +107,18 @@ pub(super) fn schedule(schedule: &Schedule, max_replicas: u32) -> Result<Schedul
         )));
     }
     if schedule.duration_minutes == 0 || schedule.min_replicas == 0 {
-        return Err(wrong("durationMinutes and minReplicas must be at least 1".into()));
+        return Err(wrong(
+            "durationMinutes and minReplicas must be at least 1".into(),
+        ));
     }
-    let zone = TimeZoneDatabase::bundled().get(&schedule.time_zone).map_err(|_| {
-        wrong(format!(
-            "timeZone {:?} is no IANA time zone: write one such as Europe/Berlin or UTC",
-            schedule.time_zone
-        ))
-    })?;
+    let zone = TimeZoneDatabase::bundled()
+        .get(&schedule.time_zone)
+        .map_err(|_| {
+            wrong(format!(
+                "timeZone {:?} is no IANA time zone: write one such as Europe/Berlin or UTC",
+                schedule.time_zone
+            ))
+        })?;
     let checked = ScheduleSetting {
         name: schedule.name.as_str().into(),
         min_replicas: schedule.min_replicas,
@@ -124,7 +131,10 @@ pub(super) fn schedule(schedule: &Schedule, max_replicas: u32) -> Result<Schedul
     // The first day of a leap year, so that February has its 29th in sight.
     const LEAP_YEAR: i64 = 1_704_067_200;
     if checked.begins_after(LEAP_YEAR).is_none() {
-        return Err(wrong(format!("cron {:?} names a day that never comes", schedule.cron)));
+        return Err(wrong(format!(
+            "cron {:?} names a day that never comes",
+            schedule.cron
+        )));
     }
     Ok(checked)
 }

@@ -49,14 +49,35 @@ impl Pace {
         let (up, down) = (window(&behavior.up), window(&behavior.down));
         forget(&mut self.lows, up, now);
         forget(&mut self.highs, down, now);
-        let lowest = self.lows.front().map_or(recommended, |(_, low)| (*low).min(recommended));
-        let highest = self.highs.front().map_or(recommended, |(_, high)| (*high).max(recommended));
+        let lowest = self
+            .lows
+            .front()
+            .map_or(recommended, |(_, low)| (*low).min(recommended));
+        let highest = self
+            .highs
+            .front()
+            .map_or(recommended, |(_, high)| (*high).max(recommended));
         self.note(recommended, now);
         current.max(lowest).min(highest)
     }
 
+    /// The same for a moment at which too little is known to recommend anything: the number stays, and fewer must be wished for
+    /// anew; what was recommended before counts for more as it did.
+    pub fn hold(&mut self, behavior: &BehaviorSettings, current: u32, now: Millis) -> u32 {
+        forget(&mut self.lows, window(&behavior.up), now);
+        forget(&mut self.highs, window(&behavior.down), now);
+        push(&mut self.highs, current, now, |old, new| old <= new);
+        current
+    }
+
     /// What the policies allow on the way to `wanted`; bounds are not looked at.
-    pub fn limit(&self, behavior: &BehaviorSettings, current: u32, wanted: u32, now: Millis) -> u32 {
+    pub fn limit(
+        &self,
+        behavior: &BehaviorSettings,
+        current: u32,
+        wanted: u32,
+        now: Millis,
+    ) -> u32 {
         let start = |policy: &ScalingPolicy| {
             let period = Millis::from(policy.period_seconds) * 1000;
             let added = self.added.within(period, now);
@@ -98,7 +119,10 @@ fn push(
     now: Millis,
     useless: fn(u32, u32) -> bool,
 ) {
-    while recommendations.back().is_some_and(|(_, old)| useless(*old, recommended)) {
+    while recommendations
+        .back()
+        .is_some_and(|(_, old)| useless(*old, recommended))
+    {
         recommendations.pop_back();
     }
     recommendations.push_back((now, recommended));
@@ -117,7 +141,10 @@ fn merge_closest(recommendations: &mut VecDeque<(Millis, u32)>) {
 }
 
 fn forget(recommendations: &mut VecDeque<(Millis, u32)>, window: Millis, now: Millis) {
-    while recommendations.front().is_some_and(|(when, _)| when.saturating_add(window) <= now) {
+    while recommendations
+        .front()
+        .is_some_and(|(when, _)| when.saturating_add(window) <= now)
+    {
         recommendations.pop_front();
     }
 }
@@ -169,7 +196,11 @@ impl Events {
         for event in &mut self.0 {
             event.outdated |= event.when.saturating_add(longest) < when;
         }
-        let new = Event { when, pods, outdated: false };
+        let new = Event {
+            when,
+            pods,
+            outdated: false,
+        };
         match self.0.iter().rposition(|event| event.outdated) {
             Some(i) => self.0[i] = new,
             None if self.0.len() < MOST_EVENTS => self.0.push(new),
@@ -184,7 +215,10 @@ impl Events {
     }
 
     fn within(&self, period: Millis, now: Millis) -> i64 {
-        let counted = self.0.iter().filter(|event| event.when.saturating_add(period) > now);
+        let counted = self
+            .0
+            .iter()
+            .filter(|event| event.when.saturating_add(period) > now);
         counted.map(|event| i64::from(event.pods)).sum()
     }
 }

@@ -80,7 +80,9 @@ impl PodSamples {
     /// Counts `pods` as if each had told `milli`.
     fn with(self, pods: u32, milli: u64) -> Self {
         Self {
-            sum_milli: self.sum_milli.saturating_add(milli.saturating_mul(u64::from(pods))),
+            sum_milli: self
+                .sum_milli
+                .saturating_add(milli.saturating_mul(u64::from(pods))),
             told: self.told.saturating_add(pods),
             ..self
         }
