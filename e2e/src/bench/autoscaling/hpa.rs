@@ -27,9 +27,11 @@ pub(super) async fn wait_for_metric(client: &Client, (namespace, name): &Key) ->
     loop {
         let request = http::Request::get(&path).body(Vec::new())?;
         let answer = client.request::<Value>(request).await;
-        let is_there = answer
-            .as_ref()
-            .is_ok_and(|list| list["items"].as_array().is_some_and(|items| !items.is_empty()));
+        let is_there = answer.as_ref().is_ok_and(|list| {
+            list["items"]
+                .as_array()
+                .is_some_and(|items| !items.is_empty())
+        });
         if is_there {
             return Ok(());
         }
