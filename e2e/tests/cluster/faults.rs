@@ -213,7 +213,8 @@ async fn busiest_pod(bed: &Bed, service: &str) -> Result<(Pod, usize)> {
     busiest.context("no pod has a running request")
 }
 
-async fn operator_pod(bed: &Bed) -> Result<Pod> {
+/// The operator's pod that is ready.
+pub async fn operator_pod(bed: &Bed) -> Result<Pod> {
     let deployments: Api<Deployment> = Api::namespaced(bed.client.clone(), "pagoda-system");
     let selector = deployments
         .get("pagoda-operator")
