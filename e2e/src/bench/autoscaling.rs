@@ -43,6 +43,9 @@ pub struct Arguments {
     /// burst: services beside them that a HorizontalPodAutoscaler scales on the same metric; 0 for none
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=500))]
     hpas: u32,
+    /// burst: seconds of the panic window, spec.scaling.panic.windowSeconds; the API's default when left out
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=30))]
+    panic_seconds: Option<u32>,
     /// cost: pods of each service
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10))]
     pods: u32,
@@ -58,6 +61,9 @@ pub struct Arguments {
     /// zero: how often
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]
     wakes: u32,
+    /// step, zero: measure what is installed on the local cluster, rather than build and install this clone
+    #[arg(long)]
+    as_installed: bool,
     /// Seed of what is random
     #[arg(long, default_value_t = 1)]
     seed: u64,

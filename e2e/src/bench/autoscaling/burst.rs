@@ -9,6 +9,7 @@ use pagoda_e2e::replicas_seen::ReplicasSeen;
 use pagoda_e2e::sources::Sources;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use serde_json::json;
 
 use super::Run;
 use super::fleet::{self, TARGET, key_of};
@@ -79,7 +80,11 @@ async fn create(
         }
     }
     fleet::create(&bed.client, OWN, services, |key| {
-        fleet::manifest(key, 1, MOST_PODS, "Pagoda")
+        let mut manifest = fleet::manifest(key, 1, MOST_PODS, "Pagoda");
+        if let Some(seconds) = run.arguments.panic_seconds {
+            manifest["spec"]["scaling"]["panic"] = json!({"windowSeconds": seconds});
+        }
+        manifest
     })
     .await?;
     if hpas > 0 {

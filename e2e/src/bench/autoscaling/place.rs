@@ -24,11 +24,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Brings the cluster up if it is not, and this clone's release build into it.
+    /// Brings the cluster up if it is not, and this clone's release build into it, unless what is installed is to be measured.
     pub(super) async fn up(run: &Run<'_>) -> Result<Self> {
         let cluster = Cluster::local()?;
         // These wait for programs; nothing else goes on meanwhile.
         tokio::task::block_in_place(|| -> Result<()> {
+            if run.arguments.as_installed {
+                return Ok(());
+            }
             cluster.up(run.progress)?;
             let images = images::load_product(&cluster, run.workspace, run.progress)?;
             charts::install(
