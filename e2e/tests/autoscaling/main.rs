@@ -10,6 +10,7 @@ mod clock;
 mod gateways;
 mod limits;
 mod pods;
+mod prometheus;
 mod restarts;
 mod schedules;
 
@@ -62,6 +63,13 @@ fn trials(ground: &Ground) -> Vec<Trial> {
             whatever_is_wrong_with_all_pods_none_is_removed_and_the_reason_is_said,
             one_silent_pod_of_ten_lets_the_service_grow_and_not_shrink,
             counters_that_begin_anew_remove_no_pod;
+        prometheus:
+            a_service_follows_a_real_prometheus_and_holds_its_pods_while_nothing_is_to_be_known,
+            a_figure_that_is_only_repeated_removes_no_pod,
+            promql_that_yields_no_figure_is_said_in_the_servers_words_and_harms_no_other_service,
+            a_service_that_an_hpa_scales_as_well_is_left_alone_until_one_of_them_owns_it,
+            an_hpa_that_has_no_business_there_is_said_wherever_it_is,
+            whoever_keeps_writing_the_number_of_pods_is_named_and_not_fought;
         schedules:
             a_schedule_holds_its_minimum_and_says_so,
             a_cron_or_time_zone_that_there_is_not_is_refused_in_a_condition;

@@ -130,8 +130,13 @@ impl Stage {
 
     /// Server-side apply of an InferenceService.
     pub async fn apply(&self, manifest: &Value) -> Result<()> {
+        self.apply_as("e2e", manifest).await
+    }
+
+    /// The same as another field manager.
+    pub async fn apply_as(&self, manager: &str, manifest: &Value) -> Result<()> {
         let name = manifest["metadata"]["name"].as_str().context("no name")?;
-        let parameters = PatchParams::apply("e2e").force();
+        let parameters = PatchParams::apply(manager).force();
         self.services()
             .patch(name, &parameters, &Patch::Apply(manifest))
             .await

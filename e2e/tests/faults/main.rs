@@ -28,7 +28,6 @@ mod namespaces;
 mod node_cache;
 mod objects;
 mod peers;
-mod prometheus;
 mod watches;
 mod writes;
 
@@ -95,13 +94,6 @@ fn at_once() -> Vec<Trial> {
             a_service_with_the_longest_name_has_all_its_children,
             a_service_that_is_deleted_while_no_operator_runs_leaves_nothing,
             pods_come_back_while_no_operator_runs_and_no_webhook_is_asked;
-        prometheus:
-            a_service_follows_a_real_prometheus_and_holds_its_pods_while_nothing_is_to_be_known,
-            a_figure_that_is_only_repeated_removes_no_pod,
-            promql_that_yields_no_figure_is_said_in_the_servers_words_and_harms_no_other_service,
-            a_service_that_an_hpa_scales_as_well_is_left_alone_until_one_of_them_owns_it,
-            an_hpa_on_a_deployment_of_a_service_is_said_even_where_others_may_scale,
-            whoever_keeps_writing_the_number_of_pods_is_named_and_not_fought;
         leaders:
             a_killed_leader_is_followed_by_the_one_that_waits,
             an_operator_that_starts_again_writes_nothing;

@@ -19,7 +19,7 @@ use pagoda_operator_core::{
     build::{Child, Children, build, prefetch_job, prefetch_name},
     placement::{NoNodeFits, verdict},
     rollout::{self, Plan, PrefetchSeen, RolloutSeen},
-    status::{Observed, Refusal, failing, refused, status},
+    status::{Autoscaling, Observed, Refusal, Standing, failing, refused, status},
     validate::{Service, validate},
 };
 use tracing::{Instrument, Span};
@@ -37,6 +37,7 @@ use crate::{
     replicas::settle_replicas,
     request::RequestError,
     scale_in,
+    scalers::Conflict,
     stores::{Content, ServiceRow},
     telemetry::step,
     update_status::{Subject, Told, last_status, update_status},
@@ -298,7 +299,7 @@ impl Turn<'_> {
             fetching: &memory.fetching,
             load: memory.load,
             model,
-            autoscaling: memory.autoscaling,
+            autoscaling: self.autoscaling(memory.autoscaling),
             gateway_url: &url,
         };
         let next = status(self.service, revision, &seen, self.previous, &self.now);
@@ -310,6 +311,22 @@ impl Turn<'_> {
             .look_again_seconds
             .map(|s| Duration::from_secs(s.into()));
         Ok(Done::new("ok", told.delay().into_iter().chain(look).min()))
+    }
+
+    /// The autoscaler looks at no service whose number of pods is fixed, and somebody else may.
+    fn autoscaling(&self, remembered: Autoscaling) -> Autoscaling {
+        if !self.service.scaling.managed_by_pagoda || !self.service.scaling.is_fixed() {
+            return remembered;
+        }
+        let conflict = self.context.stores.conflict(self.key);
+        let told = conflict.map(|conflict| Standing::Told {
+            reason: Conflict::REASON,
+            message: conflict.message(true),
+        });
+        Autoscaling {
+            standing: told,
+            ..remembered
+        }
     }
 
     /// What fails for a while is told, once: by itself it may last for ever, and the log is not where people look.

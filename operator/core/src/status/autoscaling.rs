@@ -132,7 +132,7 @@ pub(super) fn autoscaling(
     };
     let scaling = &service.scaling;
     if let Some(Standing::Told { reason, message }) = &seen.autoscaling.standing
-        && !scaling.managed_by_pagoda
+        && (!scaling.managed_by_pagoda || scaling.is_fixed())
     {
         return draft("False", reason, message);
     }

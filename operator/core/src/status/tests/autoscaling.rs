@@ -36,6 +36,26 @@ fn the_condition_says_who_moves_the_number() {
 }
 
 #[test]
+fn another_scaler_is_told_whoever_owns_the_number() {
+    let conflict = || Standing::Told {
+        reason: "ConflictingScaler",
+        message: "two".into(),
+    };
+    for scaling in [
+        json!({"maxReplicas": 5}),
+        json!({}),
+        json!({"maxReplicas": 5, "managedBy": "External"}),
+    ] {
+        let service = checked(json!({"engine": {"executor": "simulated"}, "scaling": scaling}));
+        let said = told(&service, &seen(Some(conflict())), 1);
+        assert_eq!(
+            (said.status.as_str(), said.reason.as_str()),
+            ("False", "ConflictingScaler")
+        );
+    }
+}
+
+#[test]
 fn a_restart_of_the_operator_is_no_news() {
     let none = InferenceServiceStatus::default();
     for standing in [
