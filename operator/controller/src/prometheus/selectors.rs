@@ -1,9 +1,9 @@
 //! The series that a PromQL expression reads as they are now.
 //!
 //! An instant query repeats the last sample of a series for up to five minutes after it ended, and gives it the time of the
-//! question. How old the figures behind an answer are is therefore asked for: [`age_query`] is a query for the time of the
-//! oldest sample among all the series that stand in an expression. Ranges (`x[1m]`) are left out, for they end by themselves,
-//! and so is what the user wants of the past (`offset`, `@`).
+//! question; a rate goes on for as long as its range. How old the figures behind an answer are is therefore asked for:
+//! [`age_query`] is a query for the time of the oldest last sample among all the series that stand in an expression. What the
+//! user wants of the past (`offset`, `@`) is left out.
 //!
 //! Only words are told apart here, after PromQL's lexical rules
 //! (<https://prometheus.io/docs/prometheus/latest/querying/basics/>); whether the expression is valid is for the server to say.
@@ -94,8 +94,14 @@ fn selectors(expression: &str) -> Vec<String> {
             (Token::Labels(labels), _) => (*labels).to_owned(),
             _ => continue,
         };
-        let is_past = matches!(rest.first(), Some(Token::Range | Token::At))
-            || matches!(rest.first(), Some(Token::Word(word)) if lower(word) == "offset");
+        if rest.first() == Some(&Token::Range) {
+            rest = &rest[1..];
+        }
+        let is_past = match rest.first() {
+            Some(Token::At) => true,
+            Some(Token::Word(word)) => lower(word) == "offset",
+            _ => false,
+        };
         if !is_past && !found.contains(&selector) {
             found.push(selector);
         }
@@ -197,7 +203,7 @@ mod tests {
 
     #[test]
     fn series_are_told_from_everything_else() {
-        let cases: [(&str, &[&str]); 16] = [
+        let cases: [(&str, &[&str]); 17] = [
             ("up", &["up"]),
             (
                 "pagoda:in_flight_requests:sum{service=\"chat\"}",
@@ -216,9 +222,13 @@ mod tests {
             ("sum(x) BY (service)", &["x"]),
             ("max without(pod)(x) > bool 3", &["x"]),
             ("a * on(pod) group_left(node) b", &["a", "b"]),
-            ("sum(rate(requests_total[1m]))", &[]),
+            ("sum(rate(requests_total[1m]))", &["requests_total"]),
+            ("rate(a[1m] offset 1h) + rate(b[1m] @ end())", &[]),
             ("x offset 5m + y @ 1700000000 + z", &["z"]),
-            ("histogram_quantile(0.95, sum by (le) (rate(b[5m])))", &[]),
+            (
+                "histogram_quantile(0.95, sum by (le) (rate(b[5m])))",
+                &["b"],
+            ),
             ("vector(1) + 1e3 - 0x1F + 5m + Inf + NaN", &[]),
             ("# a comment with up\nup # and more", &["up"]),
             (
@@ -235,7 +245,7 @@ mod tests {
     #[test]
     fn the_oldest_of_several_is_asked_for_at_once() {
         assert_eq!(age_query("sum(x)").as_deref(), Some("min(timestamp(x))"));
-        assert_eq!(age_query("rate(x[1m])"), None);
+        assert_eq!(age_query("vector(1) + time()"), None);
         let two = age_query("x / y").expect("two series");
         assert!(
             two.contains("timestamp(x)") && two.contains("timestamp(y)"),

@@ -118,7 +118,12 @@ async fn a_series_that_is_not_written_any_more_grows_old_and_one_that_has_ended_
     real.tell("set 5 x{pod=\"b\"}");
     real.tell("stop x{pod=\"a\"}");
     sleep(Duration::from_secs(3));
-    for query in ["x{pod=\"a\"}", "sum(x)", "count(x) * avg(x)"] {
+    for query in [
+        "x{pod=\"a\"}",
+        "sum(x)",
+        "count(x) * avg(x)",
+        "max(max_over_time(x[1m]))",
+    ] {
         let figure = real
             .ask(query)
             .await
