@@ -63,7 +63,9 @@ pub enum SetupError {
     #[error("hardware {0} has weight 0: give it one from 1 on, or leave it out")]
     NoWeight(Arc<str>),
     /// The bounds are wrong.
-    #[error("at most {max} pods and at least {min}: scaling.maxReplicas must be 1 or more and no less than minReplicas")]
+    #[error(
+        "at most {max} pods and at least {min}: scaling.maxReplicas must be 1 or more and no less than minReplicas"
+    )]
     Bounds {
         /// Fewest.
         min: u32,

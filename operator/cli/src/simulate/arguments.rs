@@ -113,7 +113,12 @@ pub struct Arguments {
     pub baseline_target: Option<f64>,
 
     /// Seconds since 1970 at which the first request comes, for schedules and what recurs. Default: a Monday at midnight, UTC
-    #[arg(long, value_name = "SECONDS", default_value_t = 1_767_571_200, help_heading = "Outcome")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 1_767_571_200,
+        help_heading = "Outcome"
+    )]
     pub start: i64,
 
     /// Of all randomness: load times, routing, jitter

@@ -17,9 +17,7 @@ use pagoda_simulate::scaler::{
     Hpa, HpaMetric, HpaSettings, Kpa, KpaSettings, Pagoda, Saturation, SaturationSettings, Scaler,
 };
 use pagoda_simulate::trace::{Reader, Shape, Shaped};
-use pagoda_simulate::{
-    Report, SECOND, Setup, SimulateError, from_seconds, report, simulate, tune,
-};
+use pagoda_simulate::{Report, SECOND, Setup, SimulateError, from_seconds, report, simulate, tune};
 
 use arguments::{Format, ScalerName};
 use progress::Ticker;
@@ -120,8 +118,7 @@ fn scaler(name: ScalerName, arguments: &Arguments, service: &Service) -> Box<dyn
 
 fn write_files(arguments: &Arguments, reports: &[Report]) -> Result<()> {
     let write = |path: &Path, text: String| {
-        std::fs::write(path, text)
-            .with_context(|| format!("{} cannot be written", path.display()))
+        std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
     };
     if let Some(path) = &arguments.plot {
         let name = arguments.trace.file_name().unwrap_or_default();

@@ -28,10 +28,7 @@ pub fn setup(arguments: &Arguments, spec: &Spec) -> Result<Setup> {
     let asked = asked.and_then(|replicas| u32::try_from(replicas).ok());
     let setup = Setup {
         hardware: hardware(arguments, profile),
-        initial_replicas: arguments
-            .pods
-            .or(asked)
-            .unwrap_or(scaling.min_replicas),
+        initial_replicas: arguments.pods.or(asked).unwrap_or(scaling.min_replicas),
         min_replicas: scaling.min_replicas,
         max_replicas: scaling.max_replicas,
         load: from_seconds(arguments.load_seconds.or(load).unwrap_or(LOAD_SECONDS)),

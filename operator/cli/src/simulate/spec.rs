@@ -53,7 +53,9 @@ fn parse(mut value: Value) -> Result<Spec> {
     if let Some(given) = value.get("spec")
         && let Some(field) = unknown(given, &known, "spec")
     {
-        bail!("{field} is no field of an InferenceService: see kubectl explain inferenceservice.spec");
+        bail!(
+            "{field} is no field of an InferenceService: see kubectl explain inferenceservice.spec"
+        );
     }
     let service = validate(&object)?;
     Ok(Spec { object, service })

@@ -361,15 +361,11 @@ impl Pod {
             request.first_token = Some(now);
             let took = now - request.at_pod;
             self.counters.prompt_tokens += u64::from(request.asked.prompt_tokens);
-            self.counters
-                .first_token
-                .add(&FIRST_TOKEN_BOUNDS, took, 1);
+            self.counters.first_token.add(&FIRST_TOKEN_BOUNDS, took, 1);
             listener.event(Event::FirstToken(id), now);
         } else {
             let gap = now - came;
-            self.counters
-                .inter_token
-                .add(&INTER_TOKEN_BOUNDS, gap, 1);
+            self.counters.inter_token.add(&INTER_TOKEN_BOUNDS, gap, 1);
             listener.tokens(gap, 1);
         }
         let request = &mut requests[id];
@@ -394,7 +390,10 @@ impl Pod {
     /// Plans the next steps and returns when they end, if there is anything to do.
     fn begin(&mut self, requests: &mut Requests, now: Nanos) -> Option<Nanos> {
         let preempted = self.make_room(requests, now);
-        let last_tokens = self.prompts.iter().filter(|id| pending(requests, **id) == 1);
+        let last_tokens = self
+            .prompts
+            .iter()
+            .filter(|id| pending(requests, **id) == 1);
         let decodes = self.decoding + last_tokens.count() as u32;
         let mut budget = self.profile.step_tokens.saturating_sub(decodes);
         self.plan_prompts(requests, &mut budget);
@@ -436,7 +435,8 @@ impl Pod {
         match requests[id].in_pod.ends_with {
             Some(ends_with) => {
                 let left = (ends_with - self.done) as u32;
-                let known = requests[id].asked.prompt_tokens + requests[id].asked.output_tokens - left;
+                let known =
+                    requests[id].asked.prompt_tokens + requests[id].asked.output_tokens - left;
                 self.stop_decoding(requests, id, known);
                 self.release(requests, id, known - 1);
                 requests[id].last_token = now;
@@ -461,7 +461,11 @@ impl Pod {
         for id in &self.prompts {
             let pending = pending(requests, *id);
             // The last token of a prompt is a decode to the engine, and already in the budget.
-            let tokens = if pending == 1 { 1 } else { pending.min(*budget) };
+            let tokens = if pending == 1 {
+                1
+            } else {
+                pending.min(*budget)
+            };
             if tokens > 0 {
                 self.rows.push((*id, tokens));
                 *budget -= if pending == 1 { 0 } else { tokens };

@@ -85,7 +85,8 @@ impl PrefixCache {
         }
         if self.idle.len() > 2 * self.entries.len() + 64 {
             let entries = &self.entries;
-            self.idle.retain(|(id, stamp)| is_idle(entries, *id, *stamp));
+            self.idle
+                .retain(|(id, stamp)| is_idle(entries, *id, *stamp));
         }
     }
 

@@ -73,8 +73,7 @@ impl PodProfile {
                 max_sequences: self.max_sequences,
             });
         }
-        if self.block_tokens == 0
-            || !crate::trace::PREFIX_TOKENS.is_multiple_of(self.block_tokens)
+        if self.block_tokens == 0 || !crate::trace::PREFIX_TOKENS.is_multiple_of(self.block_tokens)
         {
             return Err(ProfileError::Block(self.block_tokens));
         }

@@ -78,9 +78,7 @@ impl Bench {
         let at = arrival.at;
         self.until(at);
         let id = self.requests.insert(arrival);
-        let wake = self
-            .pod
-            .submit(id, &mut self.requests, at, &mut self.heard);
+        let wake = self.pod.submit(id, &mut self.requests, at, &mut self.heard);
         self.wake = wake.or(self.wake);
         self.check();
         id
@@ -113,12 +111,19 @@ impl Bench {
 }
 
 /// Runs all and returns when the first and last token of each came. `look` has the pod settled that often.
-pub(super) fn run(profile: PodProfile, arrivals: &[Arrival], look: Option<Nanos>) -> (Bench, Vec<(Nanos, Nanos)>) {
+pub(super) fn run(
+    profile: PodProfile,
+    arrivals: &[Arrival],
+    look: Option<Nanos>,
+) -> (Bench, Vec<(Nanos, Nanos)>) {
     let mut bench = Bench::new(profile);
     let mut ids = Vec::new();
     let mut looked = 0;
     for arrival in arrivals {
-        while let Some(next) = look.map(|look| looked + look).filter(|next| *next < arrival.at) {
+        while let Some(next) = look
+            .map(|look| looked + look)
+            .filter(|next| *next < arrival.at)
+        {
             bench.settle(next);
             looked = next;
         }

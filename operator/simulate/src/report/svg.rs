@@ -31,7 +31,12 @@ struct Panel {
 pub fn plot(title: &str, reports: &[Report]) -> String {
     let span = reports.iter().map(|r| r.seconds).fold(1.0, f64::max);
     let mut panels = vec![requests(reports), attainment(reports)];
-    panels.extend(reports.iter().enumerate().map(|(index, r)| replicas(index, r)));
+    panels.extend(
+        reports
+            .iter()
+            .enumerate()
+            .map(|(index, r)| replicas(index, r)),
+    );
     let height = TOP + panels.len() as f64 * (PANEL + GAP) + 8.0;
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
@@ -39,7 +44,12 @@ pub fn plot(title: &str, reports: &[Report]) -> String {
         escape(title)
     );
     for (index, panel) in panels.iter().enumerate() {
-        draw(&mut text, panel, TOP + index as f64 * (PANEL + GAP) + 16.0, span);
+        draw(
+            &mut text,
+            panel,
+            TOP + index as f64 * (PANEL + GAP) + 16.0,
+            span,
+        );
     }
     text.push_str("</svg>\n");
     text
@@ -62,11 +72,15 @@ fn requests(reports: &[Report]) -> Panel {
 }
 
 fn attainment(reports: &[Report]) -> Panel {
-    let share =
-        |m: &Moment| (m.ended > 0).then(|| 100.0 * m.met as f64 / m.ended as f64);
+    let share = |m: &Moment| (m.ended > 0).then(|| 100.0 * m.met as f64 / m.ended as f64);
     let line = |(index, r): (usize, &Report)| {
         let points = points(&coarser(&r.moments, 120), share);
-        (r.scaler.clone(), COLOURS[index % COLOURS.len()], false, points)
+        (
+            r.scaler.clone(),
+            COLOURS[index % COLOURS.len()],
+            false,
+            points,
+        )
     };
     Panel {
         title: "percent of requests within SLO".to_owned(),
@@ -127,15 +141,20 @@ fn draw(text: &mut String, panel: &Panel, top: f64, span: f64) {
         );
     }
     for (index, (name, colour, dashed, points)) in panel.lines.iter().enumerate() {
-        let dash = if *dashed { " stroke-dasharray=\"4 3\"" } else { "" };
-        let path: String = points
-            .iter()
-            .enumerate()
-            .fold(String::new(), |mut path, (index, (second, value))| {
-                let command = if index == 0 { 'M' } else { 'L' };
-                let _ = write!(path, "{command}{:.1} {:.1}", x(*second), y(*value));
-                path
-            });
+        let dash = if *dashed {
+            " stroke-dasharray=\"4 3\""
+        } else {
+            ""
+        };
+        let path: String =
+            points
+                .iter()
+                .enumerate()
+                .fold(String::new(), |mut path, (index, (second, value))| {
+                    let command = if index == 0 { 'M' } else { 'L' };
+                    let _ = write!(path, "{command}{:.1} {:.1}", x(*second), y(*value));
+                    path
+                });
         let _ = writeln!(
             text,
             "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"{dash}/>"

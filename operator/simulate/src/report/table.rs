@@ -16,7 +16,9 @@ pub fn comparison(reports: &[Report]) -> String {
         let values = reports.iter().map(value);
         rows.push(std::iter::once(name.to_owned()).chain(values).collect());
     };
-    row("requests within SLO", &|r| format!("{:.2} %", r.attainment() * 100.0));
+    row("requests within SLO", &|r| {
+        format!("{:.2} %", r.attainment() * 100.0)
+    });
     row("GPU-hours", &|r| format!("{:.2}", r.gpu_hours));
     row("cost", &|r| format!("{:.2}", r.cost));
     row("TTFT p50 / p95 / p99", &|r| {
@@ -36,7 +38,9 @@ pub fn comparison(reports: &[Report]) -> String {
     row("requests", &|r| r.counts.requests.to_string());
     row("lost", &|r| r.lost().to_string());
     row("too long for a pod", &|r| r.counts.too_long.to_string());
-    row("prompt tokens cached", &|r| format!("{:.1} %", r.cached_share * 100.0));
+    row("prompt tokens cached", &|r| {
+        format!("{:.1} %", r.cached_share * 100.0)
+    });
     row("preemptions", &|r| r.preemptions.to_string());
     aligned(&rows)
 }
@@ -95,9 +99,7 @@ pub fn replicas_line(report: &Report, width: usize) -> String {
 
 /// The changes of the number of pods, at most `most` of them.
 pub fn events_table(report: &Report, most: usize) -> String {
-    let mut rows = vec![
-        ["time", "replicas", "why"].map(str::to_owned).to_vec(),
-    ];
+    let mut rows = vec![["time", "replicas", "why"].map(str::to_owned).to_vec()];
     for event in report.events.iter().take(most) {
         rows.push(vec![
             clock(seconds(event.at)),
@@ -118,10 +120,5 @@ pub fn events_table(report: &Report, most: usize) -> String {
 /// Hours, minutes and seconds.
 pub(crate) fn clock(seconds: f64) -> String {
     let whole = seconds as u64;
-    format!(
-        "{}:{:02}:{:02}",
-        whole / 3600,
-        whole / 60 % 60,
-        whole % 60
-    )
+    format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
 }

@@ -134,7 +134,11 @@ impl Hpa {
     }
 
     fn limit_up(&mut self, current: u32, now: Nanos) -> u32 {
-        while self.added.front().is_some_and(|(at, _)| at + ADDED_PERIOD <= now) {
+        while self
+            .added
+            .front()
+            .is_some_and(|(at, _)| at + ADDED_PERIOD <= now)
+        {
             self.added.pop_front();
         }
         let start = current.saturating_sub(self.added.iter().map(|(_, pods)| pods).sum());

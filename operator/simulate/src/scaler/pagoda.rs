@@ -58,7 +58,10 @@ impl Pagoda {
         let queries = self.settings.queries().len();
         ServiceReadings {
             gateways: vec![Some(gateway)],
-            pods: seen.members().map(|member| self.pod(seen, member)).collect(),
+            pods: seen
+                .members()
+                .map(|member| self.pod(seen, member))
+                .collect(),
             // Nobody simulates a Prometheus: what it would say stays unknown.
             queries: vec![None; queries],
         }

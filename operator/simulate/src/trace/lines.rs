@@ -50,7 +50,9 @@ impl<R: BufRead> Lines<R> {
             if read as u64 > LONGEST_LINE {
                 return Err(TraceError::Row {
                     line,
-                    what: format!("longer than {LONGEST_LINE} bytes: no row of a trace is; is this another file?"),
+                    what: format!(
+                        "longer than {LONGEST_LINE} bytes: no row of a trace is; is this another file?"
+                    ),
                 });
             }
             if !self.buffer.trim_ascii().is_empty() {
@@ -65,7 +67,8 @@ impl<R: BufRead> Lines<R> {
             .unwrap_or(&self.buffer);
         let text = std::str::from_utf8(bytes).map_err(|_| TraceError::Row {
             line,
-            what: "not UTF-8: is this another file, or a compressed one? Unpack it first".to_owned(),
+            what: "not UTF-8: is this another file, or a compressed one? Unpack it first"
+                .to_owned(),
         })?;
         Ok(Some((line, text.trim())))
     }

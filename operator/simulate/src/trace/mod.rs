@@ -145,9 +145,7 @@ fn check(arrival: Arrival, last: Nanos) -> Result<Arrival, String> {
         }
     }
     if arrival.at < last {
-        return Err(
-            "comes before the row above it: sort the trace by its first column".to_owned(),
-        );
+        return Err("comes before the row above it: sort the trace by its first column".to_owned());
     }
     if arrival.at > LONGEST {
         return Err(

@@ -100,7 +100,11 @@ fn a_prompt_that_begins_like_an_earlier_one_skips_what_is_kept_of_it() {
         with(20 * SECOND, &[1, 3]),
     ];
     let (bench, times) = run(profile, &arrivals, None);
-    let waited: Vec<Nanos> = times.iter().zip(&arrivals).map(|(t, a)| (t.0 - a.at) / MS).collect();
+    let waited: Vec<Nanos> = times
+        .iter()
+        .zip(&arrivals)
+        .map(|(t, a)| (t.0 - a.at) / MS)
+        .collect();
     assert_eq!(waited, [1100, 1100 - 1024, 1100 - 512]);
     assert_eq!(bench.pod.counters().cache_hits, 1024 + 512);
     assert_eq!(bench.pod.counters().prompt_tokens, 3300);
