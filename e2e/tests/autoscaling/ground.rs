@@ -95,7 +95,8 @@ async fn parts() -> Result<(Client, ControlPlane, Sources, ReplicasSeen, PathBuf
     let plane = ControlPlane::start(&Cache::from_env()?, NODES, &progress)?;
     let images = charts::pullable_images("registry.invalid/pagoda", "test");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts");
-    charts::install(&plane.target(), &folder, &images, &[], &progress)?;
+    let settings = ["metricsApi.enabled=true".to_owned()];
+    charts::install(&plane.target(), &folder, &images, &settings, &progress)?;
     let client = plane.client().await?;
     allow_leases(&client).await?;
     sources.follow(client.clone());

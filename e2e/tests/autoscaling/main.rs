@@ -7,7 +7,9 @@ mod ground;
 mod stage;
 
 mod clock;
+mod explain;
 mod gateways;
+mod hpas;
 mod limits;
 mod pods;
 mod prometheus;
@@ -47,6 +49,8 @@ macro_rules! trials {
 
 fn trials(ground: &Ground) -> Vec<Trial> {
     trials! { ground,
+        hpas:
+            an_hpa_follows_pagodas_figure_holds_while_nobody_knows_it_and_outlives_a_handover;
         limits:
             pods_that_never_get_ready_are_said_and_no_more_are_asked_for,
             a_quota_that_stops_pods_is_said_and_no_more_are_asked_for,
@@ -54,6 +58,10 @@ fn trials(ground: &Ground) -> Vec<Trial> {
         restarts:
             an_operator_that_starts_again_in_mid_burst_goes_on_and_removes_nothing,
             an_operator_that_starts_again_in_panic_removes_nothing;
+        explain:
+            what_was_decided_and_why_stands_in_the_status_the_log_and_the_metrics,
+            pods_that_are_to_go_are_marked_first_and_no_others,
+            services_that_wake_beyond_the_cap_wait_their_turn_and_say_so;
         clock:
             a_wall_clock_that_is_ten_minutes_off_changes_nothing;
         gateways:

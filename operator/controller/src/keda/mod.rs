@@ -50,7 +50,7 @@ pub async fn run(context: Arc<Context>) {
         tracing::info!(%listen, "serving KEDA's external scaler");
         serve(listener, context.signals.clone()).await;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Serves until the process ends.

@@ -147,17 +147,16 @@ async fn list_external(
     let selector = parse(&selectors.label_selector)?;
     let now = Instant::now();
     let found = served::series(&sources.signals, &namespace, served, &selector, now);
-    let items = whole(&found).map(|found| {
-        found
-            .iter()
-            .map(|series| external(series, served))
-            .collect()
-    });
+    let items: Vec<Value> = whole(&found)
+        .unwrap_or_default()
+        .iter()
+        .map(|series| external(series, served))
+        .collect();
     Ok(Json(json!({
         "kind": "ExternalMetricValueList",
         "apiVersion": EXTERNAL.group_version(),
         "metadata": {},
-        "items": items.unwrap_or_else(Vec::<Value>::new),
+        "items": items,
     })))
 }
 

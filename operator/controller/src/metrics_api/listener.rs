@@ -20,7 +20,7 @@ use tokio::{
 /// Bytes of a request's head.
 const HEAD: u32 = 32 << 10;
 /// Within which a head must have come; a connection that asks nothing ends after it as well.
-const HEAD_LIMIT: Duration = Duration::from_secs(60);
+const HEAD_LIMIT: Duration = Duration::from_mins(1);
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_LIMIT: Duration = Duration::from_secs(20);
 /// After a failure to accept, such as when no descriptor is left.

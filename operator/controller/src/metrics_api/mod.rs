@@ -52,7 +52,7 @@ pub async fn run(context: Arc<Context>) {
             }
         },
     );
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn serve(context: &Context, listen: SocketAddr) {

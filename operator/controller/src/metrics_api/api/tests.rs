@@ -32,18 +32,18 @@ fn client() -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-fn figure(milli: u64) -> Option<Figure> {
-    Some(Figure {
+fn figure(milli: u64) -> Figure {
+    Figure {
         milli,
         age_millis: 0,
-    })
+    }
 }
 
 fn signals() -> Arc<Signals> {
     let mut chat = ServiceSignals::unknown(Instant::now(), 3);
-    chat.set(Metric::InFlightRequests, figure(12_500));
-    chat.set(Metric::QueuedRequests, figure(0));
-    chat.queries = vec![("depth".into(), figure(7_000)), ("age".into(), None)];
+    chat.set(Metric::InFlightRequests, Some(figure(12_500)));
+    chat.set(Metric::QueuedRequests, Some(figure(0)));
+    chat.queries = vec![("depth".into(), Some(figure(7_000))), ("age".into(), None)];
     chat.decision = Some(DecisionSignal {
         replicas: 4,
         reason: "AboveTarget",
@@ -57,9 +57,9 @@ fn signals() -> Arc<Signals> {
         cache_hits: 0,
     }];
     let mut silent = ServiceSignals::unknown(Instant::now(), 1);
-    silent.set(Metric::QueuedRequests, figure(1_000));
+    silent.set(Metric::QueuedRequests, Some(figure(1_000)));
     let mut other = ServiceSignals::unknown(Instant::now(), 1);
-    other.set(Metric::InFlightRequests, figure(1_000));
+    other.set(Metric::InFlightRequests, Some(figure(1_000)));
     let signals = Signals::default();
     signals.publish([
         (Key::new("team", "chat"), chat),
