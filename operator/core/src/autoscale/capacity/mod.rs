@@ -11,6 +11,7 @@ mod correction;
 mod cost;
 mod entry;
 mod growth;
+mod headroom;
 pub mod histogram;
 mod queueing;
 mod recommend;
@@ -34,6 +35,7 @@ use self::{
     correction::Correction,
     cost::CostMeter,
     entry::Entry,
+    headroom::Headroom,
     queueing::{Mix, PodModel},
     track::Track,
     tuning::MOST_ENTRIES,
@@ -53,6 +55,7 @@ pub struct Learner {
     cost: CostMeter,
     first_token: LatencyWindow,
     inter_token: LatencyWindow,
+    headroom: Headroom,
     first_token_correction: Correction,
     inter_token_correction: Correction,
     /// When pods were last looked at.

@@ -13,7 +13,7 @@
 //!   servers gain by one queue (Sakasegawa, "An approximation formula", 1977).
 //! * *Percentiles* are those of a lognormal distribution of the same mean and variance.
 
-use super::tuning::{MOST_BUSY, MOST_VARIABILITY, SHARED_WAIT, STEP_TOKENS};
+use super::tuning::{MOST_BUSY, MOST_VARIABILITY, SEATS_DEVIATIONS, SHARED_WAIT, STEP_TOKENS};
 
 /// Halvings of the range in which a rate is looked for: to a millionth of it.
 const HALVINGS: u32 = 20;
@@ -184,7 +184,9 @@ impl PodModel {
         }
         // A sequence sees itself and, on average, all others.
         let sequences = tokens * (self.step_seconds + self.sequence_seconds) / left;
-        let usual_most = sequences + sequences.sqrt();
+        // Bursts that are short beside an answer's time make their number vary by half of what they make arrivals vary.
+        let variance = sequences * f64::midpoint(1.0, mix.burst());
+        let usual_most = sequences + SEATS_DEVIATIONS * variance.sqrt();
         (usual_most <= self.most_sequences.max(1.0)).then_some(Bearing {
             rate,
             sequences,
@@ -298,6 +300,11 @@ impl Wait {
 /// A percentile as a share of one.
 fn share(percentile: u32) -> f64 {
     f64::from(percentile.clamp(1, 99)) / 100.0
+}
+
+/// Standard deviations at which a percentile of a normal distribution lies.
+pub fn deviations(percentile: u32) -> f64 {
+    normal_quantile(share(percentile))
 }
 
 fn lognormal_quantile(mean: f64, variance: f64, share: f64) -> f64 {

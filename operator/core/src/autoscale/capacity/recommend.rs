@@ -6,9 +6,9 @@ use super::{
     Learner,
     correction::{Correction, Standing},
     entry::Entry,
-    queueing::{Limit, Mix},
+    queueing::{Limit, Mix, deviations},
     supply::{Kind, needed, typical},
-    tuning::{BLIND_GROWTH, DRAIN_SECONDS, REACHABLE_FACTOR},
+    tuning::{BLIND_GROWTH, DRAIN_SECONDS, HEADROOM_SHARE, REACHABLE_FACTOR},
 };
 use crate::{
     autoscale::{Millis, PodSeen},
@@ -80,7 +80,8 @@ impl Learner {
         if rate <= 0.0 {
             return Some(advice(1, None, Basis::Idle));
         }
-        let Some(plan) = self.plan(limit, rate, pods, target.metric) else {
+        let room = self.headroom(asked, percentile, now);
+        let Some(plan) = self.plan(limit, rate * room, pods, target.metric) else {
             let replicas = self.without_model(firm?, limit, now)?;
             return Some(advice(replicas, None, Basis::Measured));
         };
@@ -93,6 +94,15 @@ impl Learner {
         self.correction(target.metric).note(&standing, now);
         let each = (plan.typical * 1000.0).min(1e15).round() as u64;
         Some(advice(plan.replicas, Some(each), plan.basis))
+    }
+
+    /// By what the rate may have been multiplied when a pod that is started now answers.
+    fn headroom(&mut self, asked: Asked, percentile: u32, now: Millis) -> f64 {
+        let start = self.start_millis().unwrap_or(0);
+        let rate = asked.rate_milli as f64 / 1000.0;
+        self.headroom.note(rate, start, self.window, now);
+        self.headroom
+            .factor(HEADROOM_SHARE * deviations(percentile))
     }
 
     /// The number out of what pods carry; none while that is not known.

@@ -45,6 +45,9 @@ pub const MOST_BUSY: f64 = 0.95;
 /// Percent of a target that an idle pod may take by itself. Beyond that the target is out of reach, and so much above
 /// what an idle pod takes is aimed at instead.
 pub const REACHABLE_FACTOR: f64 = 1.25;
+/// Standard deviations beyond their mean for which as many sequences as run at once must leave room: whoever finds none waits
+/// for another to end.
+pub const SEATS_DEVIATIONS: f64 = 1.645;
 /// Share of the KV cache that is planned with.
 pub const KV_SHARE: f64 = 0.9;
 /// Seconds in which requests that wait beyond the usual are to be served.
@@ -71,3 +74,18 @@ pub const BLIND_GROWTH: f64 = 2.0;
 pub const MOST_ENTRIES: usize = 16;
 /// Start times of which the median is the start time.
 pub const STARTS: usize = 5;
+
+/// Of the standard deviations that a target's percentile stands for, so many are allowed for in the rate: under a rate that is
+/// just carried as many requests miss the target as it allows, under most lower ones hardly any do.
+pub const HEADROOM_SHARE: f64 = 0.55;
+/// How far a rate is allowed for to rise while a pod starts, as a share of it.
+pub const HEADROOM_MOST: f64 = 1.0;
+/// Rates within the time that a pod takes to start.
+pub const HEADROOM_STEPS: u64 = 4;
+/// How much of what was learned of rises is kept at each of them: half after 70, which is half an hour where pods start within a
+/// minute and a half.
+pub const HEADROOM_KEEP: f64 = 0.99;
+/// Half of the window is how late an average is.
+pub const WINDOW_LAG: f64 = 0.5;
+/// Shorter times than this are the autoscaler's own.
+pub const LEAST_LEAD_MILLIS: u64 = 4_000;

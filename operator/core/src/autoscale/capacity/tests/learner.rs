@@ -178,16 +178,16 @@ fn a_cache_that_stops_helping_makes_requests_dearer_within_the_window() {
 
 #[test]
 fn what_requests_cost_is_known_after_a_quiet_night() {
-    let (mut learner, mut pods) = (
-        Learner::default(),
-        [Pod::new("a", FAST, Engine::Pagoda, 5)],
-    );
+    let (mut learner, mut pods) = (Learner::default(), [Pod::new("a", FAST, Engine::Pagoda, 5)]);
     watch(&mut learner, &mut pods, &BUSY, 0..120);
     for minute in 2..600 {
         learner.note(&[], WINDOW, minute * 60_000);
     }
     let cost = learner.request_cost().expect("as it was");
-    assert!((cost.generated_tokens / 200.0 - 1.0).abs() < 0.3, "{cost:?}");
+    assert!(
+        (cost.generated_tokens / 200.0 - 1.0).abs() < 0.3,
+        "{cost:?}"
+    );
 }
 
 #[test]
