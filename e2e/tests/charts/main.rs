@@ -2,6 +2,7 @@
 //! `cargo test` leaves it out and `./test lint` names it; what a real API server says of the objects is asked in
 //! `tests/cluster/chart_objects.rs`.
 
+mod metrics_api;
 mod monitoring;
 mod packaging;
 mod pods;
@@ -51,6 +52,8 @@ fn everything() -> Value {
         "operator": {"replicas": 2, "telemetry": {"otlpEndpoint": "http://collector.monitoring:4318"}},
         "gateway": {"replicas": 3, "external": {"type": "NodePort"}},
         "modelCache": {"enabled": true},
+        "metricsApi": {"enabled": true},
+        "keda": {"enabled": true},
         "podDisruptionBudgets": {"enabled": true},
         "networkPolicies": {"enabled": true, "metricsFrom": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]},
         "prometheus": {"servers": [

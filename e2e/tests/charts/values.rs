@@ -176,6 +176,8 @@ fn an_upgrade_that_leaves_out_new_defaults_stops_and_says_which_flag_to_use() {
         "watchNamespaces",
         "prometheus",
         "modelCache",
+        "metricsApi",
+        "keda",
         "podDisruptionBudgets",
         "networkPolicies",
         "serviceMonitors",

@@ -101,8 +101,9 @@ impl Trigger {
         if seen.is_active() {
             return Ok(true);
         }
-        let knows_all =
-            !seen.partial && seen.held.is_some() && seen.metric(Metric::InFlightRequests, now).is_some();
+        let knows_all = !seen.partial
+            && seen.held.is_some()
+            && seen.metric(Metric::InFlightRequests, now).is_some();
         knows_all
             .then_some(false)
             .ok_or_else(|| self.unknown("whether there are requests"))

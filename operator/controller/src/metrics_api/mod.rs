@@ -61,8 +61,7 @@ async fn serve(context: &Context, listen: SocketAddr) {
         listener::bind(listen, reached)
     })
     .await;
-    let (first, mut seen) =
-        retried("serve the metrics APIs", || look(context, None)).await;
+    let (first, mut seen) = retried("serve the metrics APIs", || look(context, None)).await;
     let terms = watch::Sender::new(Arc::new(first));
     let sources = Arc::new(Sources {
         signals: context.signals.clone(),

@@ -218,6 +218,25 @@ mod tests {
     }
 
     #[test]
+    fn whoever_may_view_a_namespace_may_view_every_figure_by_its_name() {
+        let chart = include_str!("../../../../charts/pagoda/templates/metrics-api.yaml");
+        for served in Served::ALL {
+            assert!(
+                chart.contains(&format!("\"{}\"", served.name())),
+                "{}",
+                served.name()
+            );
+        }
+        for served in Served::OF_PODS {
+            assert!(
+                chart.contains(&format!("- pods/{}\n", served.name())),
+                "{}",
+                served.name()
+            );
+        }
+    }
+
+    #[test]
     fn a_figure_of_a_look_that_is_too_old_is_absent() {
         let start = Instant::now();
         let mut seen = ServiceSignals::unknown(start, 1);
@@ -247,7 +266,8 @@ mod tests {
         });
         seen.set(Metric::InFlightRequests, figure);
         let served = Served::Own(Metric::InFlightRequests);
-        let found = |seen: &ServiceSignals| of_service(&Key::new("n", "a"), seen, served, now)[0].figure;
+        let found =
+            |seen: &ServiceSignals| of_service(&Key::new("n", "a"), seen, served, now)[0].figure;
         assert_eq!(found(&seen), figure);
         seen.partial = true;
         assert_eq!(found(&seen), None);
