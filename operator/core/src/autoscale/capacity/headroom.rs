@@ -1,11 +1,14 @@
 //! How much more may be asked by the time that a pod started now answers.
 //!
 //! What was asked for when the pods of today were started is compared with what is asked for now, again and again: how far
-//! the rate rises within that time, as a share of it. Pods are planned for the rise that is not exceeded more often than
-//! the target's percentile allows, as stock is for the demand of its lead time (Scarf, "A min-max solution of an inventory
-//! problem", 1958, and the newsvendor before it).
+//! the rate rises within that time, as a share of it. Pods are planned for so many standard deviations of that more, as stock
+//! is for the demand of its lead time (the newsvendor's problem; Arrow, Harris and Marschak, "Optimal inventory policy", 1951).
+//! Where pods start within seconds that is hardly anything, and where they take minutes it is what keeps a target at all.
 
-use super::tuning::{HEADROOM_KEEP, HEADROOM_MOST, HEADROOM_STEPS, LEAST_LEAD_MILLIS, WINDOW_LAG};
+use super::tuning::{
+    HEADROOM_COMPARISONS, HEADROOM_KEEP, HEADROOM_MOST, HEADROOM_STEPS, LEAST_LEAD_MILLIS,
+    WINDOW_LAG,
+};
 use crate::autoscale::Millis;
 
 /// Learns how far a rate rises within the time that a pod takes to start.
@@ -65,7 +68,7 @@ impl Headroom {
             return 1.0;
         }
         // Only rises are counted: they are half of what makes a variance.
-        let variance = (2.0 * self.squares / self.count.max(HEADROOM_STEPS as f64)).max(0.0);
+        let variance = (2.0 * self.squares / self.count.max(HEADROOM_COMPARISONS)).max(0.0);
         1.0 + (deviations.max(0.0) * variance.sqrt()).min(HEADROOM_MOST)
     }
 }
@@ -96,7 +99,13 @@ mod tests {
 
     #[test]
     fn a_rate_that_rises_by_half_each_few_minutes_gets_about_that_much() {
-        let wave = |second: u64| if (second / 180) % 2 == 0 { 20.0 } else { 30.0 };
+        let wave = |second: u64| {
+            if (second / 180).is_multiple_of(2) {
+                20.0
+            } else {
+                30.0
+            }
+        };
         let factor = learn(wave).factor(1.645);
         assert!(factor > 1.25 && factor < 1.7, "{factor}");
     }

@@ -82,6 +82,8 @@ pub const HEADROOM_SHARE: f64 = 0.55;
 pub const HEADROOM_MOST: f64 = 1.0;
 /// Rates within the time that a pod takes to start.
 pub const HEADROOM_STEPS: u64 = 4;
+/// Comparisons from which on rises are known; before that, those that are missing count as none, so that one step is no habit.
+pub const HEADROOM_COMPARISONS: f64 = 24.0;
 /// How much of what was learned of rises is kept at each of them: half after 70, which is half an hour where pods start within a
 /// minute and a half.
 pub const HEADROOM_KEEP: f64 = 0.99;
