@@ -110,7 +110,10 @@ async fn run(settings: Settings, servers: Servers, client: kube::Client) -> anyh
     let dead = heartbeat::guard(health.heartbeats.clone()).context("failed to start a thread")?;
     let mut reconciles = tokio::spawn(workers::run(context.clone(), health.clone()));
     let mut scaler = tokio::spawn(autoscaler::run(context.clone(), scaling));
-    let mut questions = tokio::spawn(prometheus::run(context.clone()));
+    let asking = health
+        .heartbeats
+        .expect("the questions to Prometheus", SCALING);
+    let mut questions = tokio::spawn(prometheus::run(context.clone(), asking));
     let mut progress = tokio::spawn(fetch_progress::run(context.clone()));
     // Figures for other people's autoscalers: that they cannot be served is told, and no reason to end.
     tokio::spawn(metrics_api::run(context.clone()));

@@ -46,7 +46,7 @@ pub async fn ask(connections: &Connections, query: &str) -> Result<Figure, Probl
         .map_err(|error| Problem::Files(error.to_string()))?;
     let timeout = connections.server().timeout;
     let found = tokio::time::timeout(timeout, figure(&connection, query, timeout)).await;
-    found.unwrap_or_else(|_| Err(Problem::Timeout(timeout.as_secs())))
+    found.unwrap_or(Err(Problem::Timeout(timeout.as_secs())))
 }
 
 async fn figure(

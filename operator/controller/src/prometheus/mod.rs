@@ -23,11 +23,12 @@ use std::{
 
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use crate::{
     context::Context,
+    heartbeat::Sign,
     metrics::PrometheusAnswer,
     stores::{ServiceRow, Table},
 };
@@ -41,9 +42,22 @@ use schedule::{Millis, Outcome, Question, Schedule, Wanted};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Asks until the process ends.
-pub async fn run(context: Arc<Context>) {
-    if context.prometheus.servers().is_empty() || context.stores.wait_until_read().await.is_err() {
-        return std::future::pending().await;
+pub async fn run(context: Arc<Context>, sign: Arc<Sign>) {
+    let begins = async {
+        if context.prometheus.servers().is_empty() {
+            std::future::pending::<()>().await;
+        }
+        context.stores.wait_until_read().await
+    };
+    let beats = async {
+        loop {
+            sign.beat();
+            sleep(LOOK).await;
+        }
+    };
+    tokio::select! {
+        read = begins => if read.is_err() { return },
+        () = beats => {}
     }
     for (name, server) in context.prometheus.servers() {
         if server.shows_secrets_in_the_clear() {
@@ -56,6 +70,7 @@ pub async fn run(context: Arc<Context>) {
     let mut asker = Asker::new(&context.prometheus);
     loop {
         asker.turn(&context).await;
+        sign.beat();
     }
 }
 
@@ -153,10 +168,9 @@ impl Asker {
 
     fn take(&mut self, context: &Context, (question, asked, outcome): Answered) {
         let result = match &outcome {
-            Ok(_) => Outcome::Answered,
             Err(problem) if problem.is_of_server() => Outcome::ServerFailed,
             Err(problem) if problem.is_failure() => Outcome::QuestionFailed,
-            Err(_) => Outcome::Answered,
+            _ => Outcome::Answered,
         };
         count(context, &question, &outcome);
         self.log(&question, &outcome);

@@ -60,7 +60,7 @@ pub enum Problem {
     #[error("it has only a part of the data: {0}")]
     Partial(String),
     /// There is no series.
-    #[error("the query finds no series{}", skewed(.skew))]
+    #[error("the query finds no series{}", skewed(.skew.as_ref()))]
     Empty {
         /// How the server's clock differs from the operator's.
         skew: Option<Skew>,
@@ -75,7 +75,7 @@ pub enum Problem {
     #[error("the figure is {0}, which no number of pods follows from")]
     NotANumber(&'static str),
     /// Too old.
-    #[error("its newest sample is older than maxAgeSeconds ({max_age_seconds}){}", skewed(.skew))]
+    #[error("its newest sample is older than maxAgeSeconds ({max_age_seconds}){}", skewed(.skew.as_ref()))]
     Stale {
         /// What the service allows.
         max_age_seconds: u32,
@@ -152,7 +152,7 @@ fn said(words: &str) -> String {
     }
 }
 
-fn skewed(skew: &Option<Skew>) -> String {
+fn skewed(skew: Option<&Skew>) -> String {
     skew.map_or_else(String::new, |skew| format!("; {skew}"))
 }
 
