@@ -47,7 +47,7 @@ fn is_doubtful(earlier: &Step, later: &Step) -> bool {
 pub fn too_slow(runs: &Runs) -> Option<String> {
     let all: usize = runs.values().map(Vec::len).sum();
     let clear: usize = runs.values().map(|steps| clear(steps)).sum();
-    println!("{clear} of {all} steps can be compared: the machine was quick enough");
+    println!("at {clear} of {all} steps the machine was quick enough to compare");
     (clear * 100 < all * ENOUGH).then(|| "the machine was too slow at the others".to_owned())
 }
 

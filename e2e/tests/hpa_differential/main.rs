@@ -5,9 +5,9 @@
 //! `pagoda_operator_core::autoscale::decide`, with the same `behavior`, at the same moments; after each step both must want the
 //! same number of pods.
 //!
-//! Everything runs in a sandbox on a control plane of its own. Moments are 1.4 s apart, by a clock that the targets keep, so
-//! that no two of them lie near a whole second from one another: on which side of the end of a window a moment falls is never
-//! a matter of milliseconds. A run in which the machine was too slow for that proves nothing, and is made again.
+//! Everything runs in a sandbox on a control plane of its own. Moments are two seconds apart, by a clock that the targets keep, and
+//! every window is an odd number of seconds long: on which side of its end a moment falls is never a matter of less than a second. A
+//! run in which the machine was too slow even for that proves nothing, and is made again.
 
 mod judge;
 mod plane;

@@ -6,8 +6,8 @@ use super::script::{Random, Series, load, with_gaps};
 
 /// Moments of a run. At the first everything is on target: `decide` removes no pod before it has watched for a while, and an HPA may.
 pub const STEPS: usize = 40;
-/// Windows and periods: from these no two moments are a whole number of seconds apart (see `server::PACE_MILLIS`).
-pub const SECONDS: [u64; 6] = [1, 2, 3, 4, 5, 6];
+/// Windows and periods: odd numbers, which lie a second away from every time between two moments (see `server::PACE_MILLIS`).
+pub const SECONDS: [u64; 6] = [1, 3, 5, 7, 9, 15];
 /// Thousandths of a metric that each pod should carry.
 pub const EACH_MILLI: u64 = 10_000;
 
@@ -67,28 +67,28 @@ fn named_behaviors() -> Vec<(&'static str, Value)> {
             "pods",
             json!({
                 "scaleUp": {"policies": [policy("Pods", 2, 3)]},
-                "scaleDown": {"stabilizationWindowSeconds": 0, "policies": [policy("Pods", 1, 2)]},
+                "scaleDown": {"stabilizationWindowSeconds": 0, "policies": [policy("Pods", 1, 3)]},
             }),
         ),
         (
             "percent",
             json!({
-                "scaleUp": {"policies": [policy("Percent", 50, 4)]},
-                "scaleDown": {"stabilizationWindowSeconds": 2, "policies": [policy("Percent", 10, 5)]},
+                "scaleUp": {"policies": [policy("Percent", 50, 5)]},
+                "scaleDown": {"stabilizationWindowSeconds": 3, "policies": [policy("Percent", 10, 7)]},
             }),
         ),
         (
             "least",
             json!({
-                "scaleUp": {"selectPolicy": "Min", "policies": [policy("Percent", 100, 3), policy("Pods", 3, 4)]},
-                "scaleDown": {"stabilizationWindowSeconds": 0, "selectPolicy": "Min", "policies": [policy("Percent", 50, 3), policy("Pods", 2, 6)]},
+                "scaleUp": {"selectPolicy": "Min", "policies": [policy("Percent", 100, 3), policy("Pods", 3, 5)]},
+                "scaleDown": {"stabilizationWindowSeconds": 0, "selectPolicy": "Min", "policies": [policy("Percent", 50, 3), policy("Pods", 2, 7)]},
             }),
         ),
         (
             "most",
             json!({
-                "scaleUp": {"policies": [policy("Pods", 1, 2), policy("Percent", 100, 6)]},
-                "scaleDown": {"stabilizationWindowSeconds": 0, "policies": [policy("Pods", 1, 1), policy("Percent", 20, 4)]},
+                "scaleUp": {"policies": [policy("Pods", 1, 3), policy("Percent", 100, 7)]},
+                "scaleDown": {"stabilizationWindowSeconds": 0, "policies": [policy("Pods", 1, 1), policy("Percent", 20, 5)]},
             }),
         ),
         (

@@ -24,8 +24,8 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::scenarios::{STEPS, Scenario};
 
-/// Between two moments. No sum of up to six seconds of these lies within 200 ms of a whole second.
-pub const PACE_MILLIS: u64 = 1_400;
+/// Between two moments: an even number of seconds, where every window is an odd one.
+pub const PACE_MILLIS: u64 = 2_000;
 /// Group of the targets.
 pub const GROUP: &str = "judge.pagoda.dev";
 /// Namespace of everything.
