@@ -27,6 +27,8 @@ pub struct Standing {
     pub miss: Option<f64>,
     /// What is asked of the pods that answer, over what they carry by the corrected model.
     pub load: f64,
+    /// Whether requests wait that came when there were too few pods: what they feel tells of then.
+    pub backlog: bool,
     /// Length of the window.
     pub window: Millis,
 }
@@ -41,7 +43,7 @@ impl Correction {
     pub fn note(&mut self, standing: &Standing, now: Millis) {
         let since = self.at.map_or(0, |at| now.saturating_sub(at));
         self.at = Some(now);
-        self.sufficient_since = if standing.load <= 1.0 {
+        self.sufficient_since = if standing.load <= 1.0 && !standing.backlog {
             self.sufficient_since.or(Some(now))
         } else {
             None

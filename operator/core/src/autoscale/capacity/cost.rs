@@ -7,7 +7,8 @@ use super::{
     growth::Growth,
     queueing::Mix,
     tuning::{
-        COST_LONG_SECONDS, COST_PRIOR_REQUESTS, COST_REQUESTS, COST_SHORT_SECONDS, MOST_VARIABILITY,
+        COST_LONG_SECONDS, COST_PRIOR_REQUESTS, COST_REQUESTS, COST_SHORT_SECONDS,
+        MOST_VARIABILITY, SPREAD_PRIOR, SPREAD_SECONDS,
     },
 };
 
@@ -73,6 +74,9 @@ impl CostMeter {
         let seconds = seconds.max(0.0);
         self.short.decay(0.5_f64.powf(seconds / COST_SHORT_SECONDS));
         self.long.decay(0.5_f64.powf(seconds / COST_LONG_SECONDS));
+        let keep = 0.5_f64.powf(seconds / SPREAD_SECONDS);
+        self.prompts.decay(keep);
+        self.arrivals.decay(keep);
     }
 
     /// A pod did this.
@@ -136,7 +140,16 @@ struct PromptSpread {
 }
 
 impl PromptSpread {
-    const KEEP: f64 = 0.995;
+    fn decay(&mut self, keep: f64) {
+        for sum in [
+            &mut self.tokens,
+            &mut self.requests,
+            &mut self.squares,
+            &mut self.sums,
+        ] {
+            *sum *= keep;
+        }
+    }
 
     fn note(&mut self, tokens: f64, requests: f64) {
         if requests < 1.0 {
@@ -144,24 +157,25 @@ impl PromptSpread {
         }
         if self.requests >= COST_REQUESTS {
             let error = tokens - requests * self.mean();
-            self.squares = self.squares * Self::KEEP + error * error / requests;
-            self.sums = self.sums * Self::KEEP + 1.0;
+            self.squares += error * error / requests;
+            self.sums += 1.0;
         }
-        let keep = Self::KEEP.powf(requests.min(100.0));
-        self.tokens = self.tokens * keep + tokens;
-        self.requests = self.requests * keep + requests;
+        self.tokens += tokens;
+        self.requests += requests;
     }
 
     fn mean(&self) -> f64 {
         self.tokens / self.requests.max(1.0)
     }
 
-    /// Squared coefficient of variation; 1 until known.
+    /// Squared coefficient of variation, which is taken to be 1 until a few sums say otherwise.
     fn variability(&self) -> f64 {
-        if self.sums < COST_REQUESTS || self.mean() <= 0.0 {
+        let square = self.mean().powi(2);
+        if square <= 0.0 {
             return 1.0;
         }
-        (self.squares / self.sums / self.mean().powi(2)).clamp(0.0, MOST_VARIABILITY)
+        let seen = self.squares / square + SPREAD_PRIOR;
+        (seen / (self.sums + SPREAD_PRIOR)).clamp(0.0, MOST_VARIABILITY)
     }
 }
 
@@ -172,28 +186,26 @@ struct ArrivalSpread {
     last: Option<(f64, f64)>,
     squares: f64,
     arrived: f64,
-    looks: f64,
 }
 
 impl ArrivalSpread {
-    const KEEP: f64 = 0.99;
+    fn decay(&mut self, keep: f64) {
+        self.squares *= keep;
+        self.arrived *= keep;
+    }
 
     fn note(&mut self, arrived: f64, seconds: f64) {
         let comparable = |(_, before): &(f64, f64)| (before / seconds - 1.0).abs() < 0.3;
         if let Some((before, _)) = self.last.filter(comparable) {
             let difference = arrived - before;
-            self.squares = self.squares * Self::KEEP + difference * difference / 2.0;
-            self.arrived = self.arrived * Self::KEEP + f64::midpoint(arrived, before);
-            self.looks = self.looks * Self::KEEP + 1.0;
+            self.squares += difference * difference / 2.0;
+            self.arrived += f64::midpoint(arrived, before);
         }
         self.last = Some((arrived, seconds));
     }
 
-    /// Variance over mean; 1 until known.
+    /// Variance over mean, which is taken to be 1 until a few arrivals say otherwise; never less.
     fn burstiness(&self) -> f64 {
-        if self.looks < 20.0 || self.arrived < COST_REQUESTS {
-            return 1.0;
-        }
-        (self.squares / self.arrived).clamp(1.0, MOST_VARIABILITY)
+        ((self.squares + SPREAD_PRIOR) / (self.arrived + SPREAD_PRIOR)).clamp(1.0, MOST_VARIABILITY)
     }
 }

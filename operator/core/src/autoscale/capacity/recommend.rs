@@ -8,7 +8,7 @@ use super::{
     entry::Entry,
     queueing::{Limit, Mix, deviations},
     supply::{Kind, needed, typical},
-    tuning::{BLIND_GROWTH, DRAIN_SECONDS, HEADROOM_SHARE, REACHABLE_FACTOR},
+    tuning::{BLIND_GROWTH, DRAIN_SECONDS, DRAIN_START_SHARE, HEADROOM_SHARE, REACHABLE_FACTOR},
 };
 use crate::{
     autoscale::{Millis, PodSeen},
@@ -76,7 +76,9 @@ impl Learner {
             each_milli,
             basis,
         };
-        let rate = asked.rate_milli as f64 / 1000.0 + asked.queued as f64 / DRAIN_SECONDS;
+        let start = self.start_millis().unwrap_or(0) as f64 / 1000.0;
+        let drain = DRAIN_SECONDS + DRAIN_START_SHARE * start;
+        let rate = asked.rate_milli as f64 / 1000.0 + asked.queued as f64 / drain;
         if rate <= 0.0 {
             return Some(advice(1, None, Basis::Idle));
         }
@@ -89,6 +91,7 @@ impl Learner {
         let standing = Standing {
             miss: firm.map(|millis| f64::from(millis) / 1000.0 / plan.aim),
             load: rate / plan.ready.max(1e-9),
+            backlog: asked.queued > u64::from(self.ready),
             window: self.window,
         };
         self.correction(target.metric).note(&standing, now);

@@ -32,6 +32,10 @@ pub const COST_LONG_SECONDS: f64 = 180.0;
 pub const COST_PRIOR_REQUESTS: f64 = 20.0;
 /// Requests from which on their cost is known.
 pub const COST_REQUESTS: f64 = 5.0;
+/// Half-life of what is known of the variability of prompts and arrivals, in seconds: the few longest prompts make most of it.
+pub const SPREAD_SECONDS: f64 = 300.0;
+/// As many of the usual kind are believed in beforehand: sums of prompts, and arrivals.
+pub const SPREAD_PRIOR: f64 = 50.0;
 /// Most that the variability of prompts and arrivals is believed to be: squared coefficient of variation.
 pub const MOST_VARIABILITY: f64 = 16.0;
 
@@ -52,6 +56,9 @@ pub const SEATS_DEVIATIONS: f64 = 1.645;
 pub const KV_SHARE: f64 = 0.9;
 /// Seconds in which requests that wait beyond the usual are to be served.
 pub const DRAIN_SECONDS: f64 = 20.0;
+/// And this share of the time that a pod takes to start: pods that are started for them come when they have waited long
+/// already, and stay for the stabilisation window.
+pub const DRAIN_START_SHARE: f64 = 0.25;
 
 /// Observations from which on a percentile is measured: so many above it.
 pub const TAIL_OBSERVATIONS: f64 = 3.0;
@@ -79,7 +86,7 @@ pub const STARTS: usize = 5;
 /// just carried as many requests miss the target as it allows, under most lower ones hardly any do.
 pub const HEADROOM_SHARE: f64 = 0.55;
 /// How far a rate is allowed for to rise while a pod starts, as a share of it.
-pub const HEADROOM_MOST: f64 = 1.0;
+pub const HEADROOM_MOST: f64 = 1.5;
 /// Rates within the time that a pod takes to start.
 pub const HEADROOM_STEPS: u64 = 4;
 /// Comparisons from which on rises are known; before that, those that are missing count as none, so that one step is no habit.

@@ -355,8 +355,8 @@ proptest! {
         watch(&mut learner, &mut pods, &requests, 0..180);
         let batch = pods[0].seen().reading.map_or(1, |r| r.running).clamp(1, 64) as f64;
         let model = learner.model_of("one", "gpu").expect("enough was seen");
-        let told = model.step_seconds + model.sequence_seconds * batch + model.prompt_token_seconds * 1000.0;
-        let truth = step + sequence * batch + 1000.0 / prompt_rate;
+        let told = model.step_seconds + model.sequence_seconds * batch + model.prompt_token_seconds * prompt;
+        let truth = step + sequence * batch + prompt / prompt_rate;
         prop_assert!((told / truth - 1.0).abs() < 0.12, "{model:?} for {speed:?}");
     }
 }

@@ -199,7 +199,7 @@ fn a_backlog_is_served_beside_what_comes() {
             .expect("known")
             .replicas
     };
-    assert!(with(200) >= 2 * with(0) - 1);
+    assert!(with(200) >= 3 * with(0) / 2 - 1);
 }
 
 #[test]
@@ -366,6 +366,7 @@ fn a_miss_corrects_only_while_the_pods_should_have_sufficed() {
                 &Standing {
                     miss,
                     load,
+                    backlog: false,
                     window: WINDOW,
                 },
                 second * 1000,
@@ -377,6 +378,20 @@ fn a_miss_corrects_only_while_the_pods_should_have_sufficed() {
     assert!(
         (short.factor() - 1.0).abs() < 1e-9,
         "too few pods say nothing of each"
+    );
+    let mut late = Correction::default();
+    for second in 0..600 {
+        let standing = Standing {
+            miss: Some(3.0),
+            load: 0.5,
+            backlog: true,
+            window: WINDOW,
+        };
+        late.note(&standing, second * 1000);
+    }
+    assert!(
+        (late.factor() - 1.0).abs() < 1e-9,
+        "who waited for pods tells nothing of them"
     );
     let mut wrong = Correction::default();
     note(&mut wrong, Some(1.5), 0.9, 0..300);
