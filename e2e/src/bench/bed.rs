@@ -85,10 +85,12 @@ impl Bed {
     ) -> Result<Self> {
         let gateway = program("pagoda-gateway")?;
         let stand_in = StandIn::start().await?;
-        let mut bed = Self::install(cache, workspace, nodes, &[], progress).await?;
-        bed._gateway = Some(start_gateway(&bed.plane, &gateway)?);
-        bed._stand_in = Some(stand_in);
-        Ok(bed)
+        let bed = Self::install(cache, workspace, nodes, &[], progress).await?;
+        Ok(Self {
+            _gateway: Some(start_gateway(&bed.plane, &gateway)?),
+            _stand_in: Some(stand_in),
+            ..bed
+        })
     }
 
     /// The same with one gateway and pods whose load is set. `settings` are further `KEY=VALUE` for the chart.

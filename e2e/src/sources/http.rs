@@ -78,6 +78,7 @@ impl Answer {
     }
 
     /// The same, later.
+    #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self

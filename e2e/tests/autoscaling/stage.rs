@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Resource};
 use pagoda_e2e::charts::SYSTEM_NAMESPACE;
@@ -295,7 +295,7 @@ impl Stage {
         }
         let namespaces: Api<Namespace> = Api::all(self.built().client.clone());
         if let Err(error) = namespaces
-            .delete(&self.namespace, &Default::default())
+            .delete(&self.namespace, &DeleteParams::default())
             .await
         {
             eprintln!("failed to delete namespace {}: {error}", self.namespace);
