@@ -136,75 +136,50 @@ pub enum Unit {
 
 /// Why a number of pods was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum Reason {
     /// Every metric is within tolerance of its target, or nothing asks for a change.
-    OnTarget = 0,
+    OnTarget,
     /// A metric asks for more.
-    Above = 1,
+    Above,
     /// Every metric asks for fewer, and has for as long as the stabilisation window.
-    Below = 2,
+    Below,
     /// Metrics ask for another number, but not yet for long enough.
-    Stabilizing = 3,
+    Stabilizing,
     /// A metric asks for more than the bounds allow.
-    AtMaximum = 4,
+    AtMaximum,
     /// Metrics ask for fewer than the bounds allow.
-    AtMinimum = 5,
+    AtMinimum,
     /// The number was outside the bounds.
-    OutOfBounds = 6,
+    OutOfBounds,
     /// Nothing is known, so nothing changes.
-    NoMetrics = 7,
+    NoMetrics,
     /// Not all is known, so nothing shrinks.
-    PartialMetrics = 8,
+    PartialMetrics,
     /// No request for as long as `idleSeconds`.
-    Idle = 9,
+    Idle,
     /// No pods, and no request.
-    AtZero = 10,
+    AtZero,
     /// No pods, and the gateway holds requests.
-    Wake = 11,
+    Wake,
     /// A burst asks for more at once than `behavior` allows, or did a moment ago.
-    Panic = 12,
+    Panic,
     /// Metrics ask for a larger change than the policies of `behavior` allow in their time.
-    RateLimited = 13,
+    RateLimited,
     /// A schedule asks for at least this many.
-    Scheduled = 14,
+    Scheduled,
     /// What is foreseen asks for more than what is.
-    Forecast = 15,
+    Forecast,
     /// Pods that were asked for do not get ready, so more of them would not help.
-    PodsNotReady = 16,
+    PodsNotReady,
     /// The latency target cannot be met by any number of pods: even an idle one takes longer.
-    Unreachable = 17,
+    Unreachable,
     /// More services wake from zero than may at once; this one waits for its turn.
-    WaitsForColdStart = 18,
+    WaitsForColdStart,
     /// Somebody else writes the number of pods too.
-    ConflictingScaler = 19,
+    ConflictingScaler,
 }
 
 impl Reason {
-    /// Every reason, by its number.
-    pub const ALL: [Self; 20] = [
-        Self::OnTarget,
-        Self::Above,
-        Self::Below,
-        Self::Stabilizing,
-        Self::AtMaximum,
-        Self::AtMinimum,
-        Self::OutOfBounds,
-        Self::NoMetrics,
-        Self::PartialMetrics,
-        Self::Idle,
-        Self::AtZero,
-        Self::Wake,
-        Self::Panic,
-        Self::RateLimited,
-        Self::Scheduled,
-        Self::Forecast,
-        Self::PodsNotReady,
-        Self::Unreachable,
-        Self::WaitsForColdStart,
-        Self::ConflictingScaler,
-    ];
-
     /// CamelCase word for events and metrics.
     pub fn as_str(self) -> &'static str {
         match self {

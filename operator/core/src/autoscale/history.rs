@@ -245,9 +245,11 @@ impl History {
                     .map(|finished| finished.saturating_add(open)),
                 generated: reading.generated_tokens,
             };
-            let Some(before) = self.counters.insert(pod.name.clone(), now) else {
+            let Some(known) = self.counters.get_mut(&pod.name) else {
+                self.counters.insert(pod.name.clone(), now);
                 continue;
             };
+            let before = std::mem::replace(known, now);
             let came = match (before.arrived, now.arrived) {
                 (Some(before), Some(now)) => grown(before, now),
                 _ => 0,

@@ -18,7 +18,6 @@ mod hpa;
 mod panic;
 mod pod_reading;
 mod recommend;
-pub mod record;
 mod schedule;
 mod series;
 #[cfg(test)]

@@ -78,6 +78,7 @@ fn pods(count: u32) -> Vec<PodSeen> {
         .collect()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "one that does not answer is none")]
 fn gateway(held: u64, in_flight: u64, finished: u64) -> Option<GatewayReading> {
     Some(GatewayReading {
         held,

@@ -12,6 +12,8 @@ use pagoda_crds::api::Schedule;
 
 use super::ValidateError;
 
+/// The first day of a leap year, so that February has its 29th in sight.
+const LEAP_YEAR: i64 = 1_704_067_200;
 const HOUR_SECONDS: i64 = 3600;
 /// Clocks are changed by less than this.
 const CLOCK_CHANGE_SECONDS: i64 = 3 * HOUR_SECONDS;
@@ -128,8 +130,6 @@ pub(super) fn schedule(
         time_zone: schedule.time_zone.clone(),
         zone,
     };
-    // The first day of a leap year, so that February has its 29th in sight.
-    const LEAP_YEAR: i64 = 1_704_067_200;
     if checked.begins_after(LEAP_YEAR).is_none() {
         return Err(wrong(format!(
             "cron {:?} names a day that never comes",

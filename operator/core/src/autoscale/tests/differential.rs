@@ -47,6 +47,7 @@ prop_compose! {
 
 /// Which metrics are looked at.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 struct Metrics {
     in_flight: bool,
     kv: bool,

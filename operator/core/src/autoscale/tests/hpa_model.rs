@@ -48,6 +48,7 @@ pub struct HorizontalController {
     scale_down_events: Vec<TimestampedScaleEvent>,
 }
 
+#[expect(clippy::struct_field_names, reason = "names are those of the source")]
 struct NormalizationArg {
     min_replicas: i32,
     max_replicas: i32,
