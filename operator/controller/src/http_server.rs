@@ -127,18 +127,16 @@ async fn decisions(
     }
     let service = Key::new(&namespace, &name);
     let now = Timestamp::now().as_second();
-    match metrics.decisions.of(&service, now) {
-        Some(log) => Json(log).into_response(),
-        None => {
-            let none = NoDecisions {
-                message: format!(
-                    "nothing was decided about {service} in the last hour: there is no such InferenceService, or its number of pods is not the autoscaler's (scaling.minReplicas equals scaling.maxReplicas, or scaling.managedBy is External)"
-                ),
-                leader: None,
-            };
-            (StatusCode::NOT_FOUND, Json(none)).into_response()
-        }
+    if let Some(log) = metrics.decisions.of(&service, now) {
+        return Json(log).into_response();
     }
+    let none = NoDecisions {
+        message: format!(
+            "nothing was decided about {service} in the last hour: there is no such InferenceService, or its number of pods is not the autoscaler's (scaling.minReplicas equals scaling.maxReplicas, or scaling.managedBy is External)"
+        ),
+        leader: None,
+    };
+    (StatusCode::NOT_FOUND, Json(none)).into_response()
 }
 
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
@@ -169,7 +167,10 @@ mod tests {
         health.stands_by_for("operator-1_7");
         let (status, body) = ask(&health, &metrics, "a").await;
         let none: NoDecisions = serde_json::from_slice(&body).expect("an answer");
-        assert_eq!((status, none.leader.as_deref()), (503, Some("operator-1_7")));
+        assert_eq!(
+            (status, none.leader.as_deref()),
+            (503, Some("operator-1_7"))
+        );
         health.lead();
         let (status, body) = ask(&health, &metrics, "a").await;
         let none: NoDecisions = serde_json::from_slice(&body).expect("an answer");
@@ -185,6 +186,9 @@ mod tests {
         let (status, body) = ask(&health, &metrics, "a").await;
         let log: DecisionLog = serde_json::from_slice(&body).expect("a log");
         assert_eq!((status, log.spans.len(), log.spans[0].from), (200, 1, 7));
-        assert_eq!((&*log.spans[0].reason, log.spans[0].replicas), ("WakeFromZero", 3));
+        assert_eq!(
+            (&*log.spans[0].reason, log.spans[0].replicas),
+            ("WakeFromZero", 3)
+        );
     }
 }

@@ -99,6 +99,8 @@ pub async fn update_status(
     Ok(Told::Yes)
 }
 
+const OUTDATED: &str = "the definition of InferenceServices is older than this operator, so their status cannot be told: upgrade the pagoda-crds chart; services run on meanwhile";
+
 /// Where the status cannot be told, an Event can: once, and the status is tried again.
 async fn tell_outdated(context: &Context, subject: Subject<'_>) {
     let is_told = context.remember(subject.key, |memory| {
@@ -107,14 +109,13 @@ async fn tell_outdated(context: &Context, subject: Subject<'_>) {
     if is_told {
         return;
     }
-    const WORDS: &str = "the definition of InferenceServices is older than this operator, so their status cannot be told: upgrade the pagoda-crds chart; services run on meanwhile";
-    tracing::error!(service = %subject.key, "{WORDS}");
+    tracing::error!(service = %subject.key, "{OUTDATED}");
     let about = events::reference(subject.key.namespace(), subject.key.name(), subject.uid);
     let news = News {
         warning: true,
         reason: "DefinitionOutdated".into(),
         action: "UpdateStatus".into(),
-        message: WORDS.to_owned(),
+        message: OUTDATED.to_owned(),
     };
     events::publish(context, &about, news).await;
 }

@@ -45,7 +45,10 @@ pub async fn decisions(arguments: &Arguments) -> Result<DecisionLog> {
             Err(Refusal::OfOne(error)) => others.push(format!("{pod}: {error:#}")),
         }
     }
-    bail!("no operator that leads answered:\n  {}", others.join("\n  "))
+    bail!(
+        "no operator that leads answered:\n  {}",
+        others.join("\n  ")
+    )
 }
 
 async fn connect(arguments: &Arguments) -> Result<(Client, String)> {
@@ -106,12 +109,13 @@ async fn ask(
     name: &str,
 ) -> Result<Said, Refusal> {
     let port = names::OPERATOR_PORT;
-    let path = format!(
-        "/api/v1/namespaces/{system}/pods/{pod}:{port}/proxy/decisions/{namespace}/{name}"
-    );
+    let path =
+        format!("/api/v1/namespaces/{system}/pods/{pod}:{port}/proxy/decisions/{namespace}/{name}");
     let request = Request::get(path).body(Body::empty());
     let request = request.map_err(|_| {
-        Refusal::Final(anyhow!("{namespace}/{name} is no name of an InferenceService"))
+        Refusal::Final(anyhow!(
+            "{namespace}/{name} is no name of an InferenceService"
+        ))
     })?;
     let one = |error: kube::Error| Refusal::OfOne(anyhow!(error).context("failed to ask it"));
     let response = client.send(request).await.map_err(one)?;

@@ -25,14 +25,26 @@ pub fn plot(log: &DecisionLog, columns: usize, colours: bool) -> String {
         .iter()
         .map(|span| Some(f64::from(span.as_ref()?.replicas)))
         .collect();
-    panel(&mut text, "pods", &pods, POD_LINES, colours.then_some(GREEN));
+    panel(
+        &mut text,
+        "pods",
+        &pods,
+        POD_LINES,
+        colours.then_some(GREEN),
+    );
     if let Some(name) = winner(&log.spans) {
         let values: Vec<Option<f64>> = moments
             .iter()
             .map(|span| value_of(span.as_ref()?, &name))
             .collect();
         let title = title(&log.spans, &name);
-        panel(&mut text, &title, &values, METRIC_LINES, colours.then_some(BLUE));
+        panel(
+            &mut text,
+            &title,
+            &values,
+            METRIC_LINES,
+            colours.then_some(BLUE),
+        );
     }
     axis(&mut text, &log.spans, width);
     text

@@ -27,9 +27,7 @@ pub fn table(log: &DecisionLog) -> String {
 
 /// Spans that differ in figures alone.
 fn groups(spans: &[DecisionSpan]) -> impl Iterator<Item = &[DecisionSpan]> {
-    spans.chunk_by(|a, b| {
-        (a.current, a.replicas, &a.reason) == (b.current, b.replicas, &b.reason)
-    })
+    spans.chunk_by(|a, b| (a.current, a.replicas, &a.reason) == (b.current, b.replicas, &b.reason))
 }
 
 fn line(group: &[DecisionSpan]) -> Vec<String> {
@@ -56,7 +54,9 @@ fn why(group: &[DecisionSpan]) -> String {
     if let Some(index) = first.winner
         && let Some(metric) = first.metrics.get(index)
     {
-        let values = group.iter().filter_map(|span| span.metrics.get(index)?.value);
+        let values = group
+            .iter()
+            .filter_map(|span| span.metrics.get(index)?.value);
         parts.push(words(metric, &range(values.map(|v| shown(metric, v)))));
     }
     let held = group.iter().map(|span| span.held).max().unwrap_or(0);
@@ -132,7 +132,9 @@ fn csv_line(span: &DecisionSpan, metric: Option<&MetricSpan>) -> String {
         Some(metric) => fields.extend([
             metric.metric.clone(),
             metric.unit.clone(),
-            metric.value.map_or_else(String::new, |value| value.to_string()),
+            metric
+                .value
+                .map_or_else(String::new, |value| value.to_string()),
             metric.target.to_string(),
             metric.replicas.to_string(),
         ]),

@@ -8,7 +8,12 @@ fn span(from: i64, until: i64, current: u32, replicas: u32, value: f64) -> Decis
         current,
         replicas,
         ready: current,
-        reason: if replicas > current { "AboveTarget" } else { "OnTarget" }.into(),
+        reason: if replicas > current {
+            "AboveTarget"
+        } else {
+            "OnTarget"
+        }
+        .into(),
         metrics: vec![MetricSpan {
             metric: "InFlightRequests".into(),
             unit: "pods".into(),
@@ -42,8 +47,14 @@ fn the_table_has_a_line_for_each_change_and_each_stretch_between() {
     assert_eq!(lines[0], "team/chat: 1 changes of the number of pods");
     assert!(lines[1].starts_with("SINCE"), "{text}");
     assert_eq!(lines.len(), 5, "{text}");
-    assert!(lines[2].contains("49s   1") && lines[2].contains("InFlightRequests 6..8, target 8 a pod"), "{text}");
-    assert!(lines[3].contains("1 -> 4") && lines[3].contains("AboveTarget"), "{text}");
+    assert!(
+        lines[2].contains("49s   1") && lines[2].contains("InFlightRequests 6..8, target 8 a pod"),
+        "{text}"
+    );
+    assert!(
+        lines[3].contains("1 -> 4") && lines[3].contains("AboveTarget"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -59,9 +70,16 @@ fn the_csv_has_as_many_fields_in_every_line() {
 fn the_plot_fits_its_columns_and_has_colours_only_when_asked_for() {
     for columns in [40, 100] {
         let text = plot::plot(&log(), columns, false);
-        assert!(text.lines().all(|line| line.chars().count() <= columns.max(60)), "{text}");
+        assert!(
+            text.lines()
+                .all(|line| line.chars().count() <= columns.max(60)),
+            "{text}"
+        );
         assert!(!text.contains('\u{1b}'));
-        assert!(text.contains("InFlightRequests in all, target 8 a pod"), "{text}");
+        assert!(
+            text.contains("InFlightRequests in all, target 8 a pod"),
+            "{text}"
+        );
     }
     assert!(plot::plot(&log(), 80, true).contains("\u{1b}[32m"));
 }
@@ -69,7 +87,10 @@ fn the_plot_fits_its_columns_and_has_colours_only_when_asked_for() {
 #[test]
 fn the_plot_is_highest_where_there_were_most_pods() {
     let text = plot::plot(&log(), 110, false);
-    let top = text.lines().find(|line| line.contains("4 |")).expect("the top line");
+    let top = text
+        .lines()
+        .find(|line| line.contains("4 |"))
+        .expect("the top line");
     let bars: Vec<char> = top.split('|').nth(1).expect("bars").chars().collect();
     assert_eq!((bars[10], bars[90]), (' ', '█'), "{text}");
 }

@@ -44,13 +44,11 @@ impl ColdStarts {
         if self.starting.contains_key(uid) {
             return true;
         }
-        let place = match self.waiting.iter().position(|(other, _)| other == uid) {
-            Some(place) => place,
-            None => {
-                self.waiting.push_back((uid.clone(), now));
-                self.waiting.len() - 1
-            }
-        };
+        let found = self.waiting.iter().position(|(other, _)| other == uid);
+        let place = found.unwrap_or_else(|| {
+            self.waiting.push_back((uid.clone(), now));
+            self.waiting.len() - 1
+        });
         self.waiting[place].1 = now;
         if place >= most.saturating_sub(self.starting.len()) {
             return false;
@@ -99,7 +97,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const DEADLINE: Duration = Duration::from_secs(600);
+    const DEADLINE: Duration = Duration::from_mins(10);
 
     fn uid(name: &str) -> Arc<str> {
         name.into()

@@ -199,3 +199,42 @@ impl Family<'_, '_> {
 fn whole(milli: u64) -> f64 {
     milli as f64 / 1000.0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{autoscaler::signals::DecisionSignal, metrics::Metrics};
+
+    #[test]
+    fn what_a_decision_was_made_from_is_exported_and_what_is_unknown_is_absent() {
+        let metrics = Metrics::default();
+        let mut told = ServiceSignals::unknown(Instant::now(), 4);
+        told.ready = 3;
+        let figure = super::super::signals::Figure {
+            milli: 12_500,
+            age_millis: 0,
+        };
+        told.set(Metric::InFlightRequests, Some(figure));
+        told.decision = Some(DecisionSignal {
+            replicas: 5,
+            reason: "AboveTarget",
+        });
+        metrics.signals.publish([(Key::new("team", "chat"), told)]);
+        let text = metrics.render();
+        for line in [
+            "pagoda_operator_service_replicas{namespace=\"team\",name=\"chat\"} 4.0",
+            "pagoda_operator_service_desired_replicas{namespace=\"team\",name=\"chat\"} 5.0",
+            "pagoda_operator_service_metric{namespace=\"team\",name=\"chat\",metric=\"InFlightRequests\"} 12.5",
+            "pagoda_operator_service_decision{namespace=\"team\",name=\"chat\",reason=\"AboveTarget\"} 1.0",
+            "pagoda_operator_scrape_failures_total{target=\"pod\"} 0",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
+        }
+        assert!(!text.contains("metric=\"TokensPerSecond\""), "{text}");
+        assert!(!text.contains("service_held_requests{"), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+}

@@ -271,4 +271,3 @@ fn signal(
     }
     told
 }
-

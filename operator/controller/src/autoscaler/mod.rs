@@ -181,7 +181,7 @@ impl Autoscaler {
         let turn = self.rounds % FIXED_ROUNDS;
         let looks = services.into_iter().filter_map(|(key, row)| {
             if row.scaled.is_some() {
-                return self.look(context, key, row, gateways);
+                return self.look(context, key, &row, gateways);
             }
             let pods = || pods::living(context, &key);
             let pods = (slot(&key) == turn).then(pods).unwrap_or_default();
@@ -202,7 +202,7 @@ impl Autoscaler {
         &mut self,
         context: &Context,
         key: Key,
-        row: Arc<ServiceRow>,
+        row: &Arc<ServiceRow>,
         gateways: &AllReadings,
     ) -> Option<Look> {
         let spec = row.scaled.as_ref()?;
@@ -211,7 +211,7 @@ impl Autoscaler {
         let watched = match self.watched.get_mut(&key) {
             Some(watched) if *watched.uid == *row.uid => watched,
             _ => {
-                let begun = Watched::begin(&row);
+                let begun = Watched::begin(row);
                 if spec.replicas > 0 && !pods.iter().any(|pod| pod.view.ready) {
                     let now = Instant::now();
                     let oldest = pods.iter().map(|pod| pod.made.at(now)).max();

@@ -147,6 +147,7 @@ impl Peers {
                 if let Some(peer) = self.lock().peers.get_mut(&address) {
                     peer.lacks = true;
                 }
+                drop((answer, line));
                 self.ask_on(None, address, instead, manner.often).await
             }
             _ => Ok((answer, line)),
@@ -369,7 +370,11 @@ mod tests {
                 while let Ok(bytes @ 1..) = stream.read(&mut text).await {
                     let text = String::from_utf8_lossy(&text[..bytes]).into_owned();
                     let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
-                    let status = if path == "/metrics" { "200 OK" } else { "404 Not Found" };
+                    let status = if path == "/metrics" {
+                        "200 OK"
+                    } else {
+                        "404 Not Found"
+                    };
                     noted.lock().expect("no panic").push(path);
                     let text = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
                     let _ = stream.write_all(text.as_bytes()).await;

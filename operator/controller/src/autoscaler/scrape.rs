@@ -68,8 +68,7 @@ impl Scraper {
             canary_gate::note(context, &address, counts);
         }
         let readings = GatewayReading::parse_all(&text);
-        read(
-                &context.metrics, &address, "gateway", readings)
+        read(&context.metrics, &address, "gateway", readings)
     }
 
     async fn gateway_text(&self, context: &Context, address: &str) -> Option<String> {
@@ -99,7 +98,9 @@ impl Scraper {
     ) -> Vec<Option<PodReading>> {
         let answers = self.pods.ask(questions).await;
         let failures = self.pods.take_failures() as u64;
-        let counter = metrics.scrape_failures.get_or_create(&Target { target: "pod" });
+        let counter = metrics
+            .scrape_failures
+            .get_or_create(&Target { target: "pod" });
         counter.inc_by(failures);
         answers
     }
