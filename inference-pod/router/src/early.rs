@@ -36,20 +36,20 @@ pub async fn answer(
     service: Arc<Service>,
     mut forward: Forward,
     after: Duration,
-    id: HeaderValue,
+    id: &HeaderValue,
 ) -> Response<GatewayBody> {
     let held_too_long = forward.tell_if_held_after(after);
     let mut forwarding = Box::pin(forward.run());
     tokio::select! {
         biased;
-        (answered, record) = &mut forwarding => return gateway.respond(answered, &id, record),
+        (answered, record) = &mut forwarding => return gateway.respond(answered, id, record),
         Ok(()) = held_too_long => {}
     }
     service.metrics.count_early_stream();
     let comment = comment(&service.key);
     // A task of its own: a client that reads nothing must not keep the place among the pods that its request was given.
     let next = tokio::spawn(splice(gateway, service, forwarding));
-    response(&id, EarlyBody::new(comment, next))
+    response(id, EarlyBody::new(comment, next))
 }
 
 fn comment(key: &ServiceKey) -> Bytes {

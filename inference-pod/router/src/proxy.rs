@@ -107,7 +107,7 @@ impl Gateway {
         );
         let routed = self.route(peer, request, &id, &mut record).await;
         Ok(match routed {
-            Ok(Route::Pod(routed)) => self.forward(routed, id, record).await,
+            Ok(Route::Pod(routed)) => self.forward(routed, &id, record).await,
             Ok(Route::Own(response)) => own_response(response, record),
             Err(error) => refusal(error, &id, &mut record),
         })
@@ -116,7 +116,7 @@ impl Gateway {
     async fn forward(
         self: Arc<Self>,
         routed: Routed,
-        id: HeaderValue,
+        id: &HeaderValue,
         record: RequestRecord,
     ) -> Response<GatewayBody> {
         let Routed {
@@ -128,13 +128,11 @@ impl Gateway {
         let early = service.early_stream().filter(|_| stream);
         let (gateway, of) = (Arc::clone(&self), Arc::clone(&service));
         let forward = Forward::new(gateway, of, request, body, record);
-        match early {
-            Some(after) => early::answer(self, service, forward, after, id).await,
-            None => {
-                let (answered, record) = forward.run().await;
-                self.respond(answered, &id, record)
-            }
+        if let Some(after) = early {
+            return early::answer(self, service, forward, after, id).await;
         }
+        let (answered, record) = forward.run().await;
+        self.respond(answered, id, record)
     }
 
     /// The response to the client.
