@@ -17,7 +17,8 @@ use super::{authentication::User, discovery, refusal::Refusal};
 
 /// As long as Kubernetes' own servers remember answers.
 const REMEMBERED: Duration = Duration::from_secs(10);
-const MOST_REMEMBERED: usize = 4096;
+/// A user with all of their groups may take a whole head of a request.
+const MOST_REMEMBERED: usize = 512;
 const LIMIT: Duration = Duration::from_secs(5);
 /// Who may do everything by definition; nobody else's servers ask for them either.
 const MASTERS: &str = "system:masters";

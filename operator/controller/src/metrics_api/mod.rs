@@ -95,10 +95,10 @@ async fn look(
 ) -> Result<(Terms, Seen), RegistrationError> {
     let (client, namespace) = (&context.client, &context.settings.system_namespace);
     let proxy = registration::trust(client).await?;
-    if context.leadership.check().is_err()
-        && let Some((keys, _)) = before
-    {
-        return terms(keys.clone(), proxy);
+    match (context.leadership.check(), before) {
+        (Ok(()), _) => {}
+        (Err(_), Some((keys, _))) => return terms(keys.clone(), proxy),
+        (Err(lost), None) => return Err(lost.into()),
     }
     let keys = registration::keys(client, namespace).await?;
     for api in Api::ALL {
@@ -143,17 +143,12 @@ fn place(context: &Context) -> Option<Place> {
 async fn stand(context: &Context, place: &Place) {
     let (client, namespace) = (&context.client, &context.settings.system_namespace);
     loop {
-        let pause = match context.leadership.check() {
-            Err(_) => RETRY,
-            Ok(()) => match registration::stand(client, namespace, place).await {
-                Ok(()) => LOOK,
-                Err(error) => {
-                    tracing::warn!(%error, "the API server and KEDA do not find this operator");
-                    RETRY
-                }
-            },
-        };
-        sleep(pause).await;
+        retried("be found by the API server and KEDA", async || {
+            context.leadership.check()?;
+            registration::stand(client, namespace, place).await
+        })
+        .await;
+        sleep(LOOK).await;
     }
 }
 

@@ -24,7 +24,10 @@ use super::{
     certificates::{self, CertificateError, Keys},
     discovery,
 };
-use crate::request::{RequestError, bounded};
+use crate::{
+    lease::LeaseError,
+    request::{RequestError, bounded},
+};
 
 /// The Service without a selector that the leader stands behind.
 pub const SERVICE: &str = "pagoda-metrics";
@@ -56,6 +59,9 @@ pub enum RegistrationError {
     /// Others write at the same time, again and again.
     #[error("the Secret {SECRET} changes with every look")]
     Contended,
+    /// Another may lead.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
     /// Certificates.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
