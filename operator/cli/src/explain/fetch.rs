@@ -140,6 +140,10 @@ fn understand(status: u16, body: &[u8], system: &str) -> Result<Said, Refusal> {
             "the API server does not let you ask the operator: that takes the verb get on pods/proxy in namespace {system}. It says: {}",
             words()
         ))),
+        // An operator of an earlier release answers so as well, without a word.
+        404 if words().is_empty() => Err(Refusal::OfOne(anyhow!(
+            "it is of a release that remembers no decisions"
+        ))),
         404 => Err(Refusal::Final(anyhow!("{}", words()))),
         503 => Ok(Said::StandsBy(words())),
         other => Err(Refusal::OfOne(anyhow!("it answered {other} {}", words()))),

@@ -16,7 +16,7 @@ pub fn table(log: &DecisionLog) -> String {
         lines.push(line(group));
     }
     let mut text = format!(
-        "{}/{}: {} changes of the number of pods\n",
+        "{}/{}: the number of pods changed {} times\n",
         log.namespace,
         log.name,
         log.spans.iter().filter(|s| s.replicas != s.current).count()

@@ -44,11 +44,11 @@ fn log() -> DecisionLog {
 fn the_table_has_a_line_for_each_change_and_each_stretch_between() {
     let text = rows::table(&log());
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "team/chat: 1 changes of the number of pods");
+    assert_eq!(lines[0], "team/chat: the number of pods changed 1 times");
     assert!(lines[1].starts_with("SINCE"), "{text}");
     assert_eq!(lines.len(), 5, "{text}");
     assert!(
-        lines[2].contains("49s   1") && lines[2].contains("InFlightRequests 6..8, target 8 a pod"),
+        lines[2].contains("49s  1 ") && lines[2].contains("InFlightRequests 6..8, target 8 a pod"),
         "{text}"
     );
     assert!(
