@@ -171,7 +171,8 @@ impl Fleet {
         let profile = setup.hardware[hardware].profile;
         self.members.push(Member {
             id,
-            name: format!("pod-{id}").into(),
+            // In order of age when sorted, so that whoever sorts them has nothing to do.
+            name: format!("pod-{id:08}").into(),
             hardware,
             stage: Stage::Loading(ready_at),
             created: now,
@@ -200,9 +201,10 @@ impl Fleet {
             let kept = member.pod.as_ref().map_or(0, |pod| pod.kv().occupied());
             let ready = member.stage == Stage::Ready;
             let newest = std::cmp::Reverse(*id);
-            match ready {
-                true => (true, in_flight(member), kept, newest),
-                false => (false, 0, 0, newest),
+            if ready {
+                (true, in_flight(member), kept, newest)
+            } else {
+                (false, 0, 0, newest)
             }
         };
         let may_go = |id: &PodId| {

@@ -432,20 +432,16 @@ impl Pod {
         let Some((sequence, id)) = self.running.pop() else {
             return;
         };
-        match requests[id].in_pod.ends_with {
-            Some(ends_with) => {
-                let left = (ends_with - self.done) as u32;
-                let known =
-                    requests[id].asked.prompt_tokens + requests[id].asked.output_tokens - left;
-                self.stop_decoding(requests, id, known);
-                self.release(requests, id, known - 1);
-                requests[id].last_token = now;
-            }
-            None => {
-                self.prompts.retain(|other| *other != id);
-                let known = requests[id].known();
-                self.release(requests, id, known);
-            }
+        if let Some(ends_with) = requests[id].in_pod.ends_with {
+            let left = (ends_with - self.done) as u32;
+            let asked = &requests[id].asked;
+            let known = asked.prompt_tokens + asked.output_tokens - left;
+            self.stop_decoding(requests, id, known);
+            self.release(requests, id, known - 1);
+            requests[id].last_token = now;
+        } else {
+            self.prompts.retain(|other| *other != id);
+            self.release(requests, id, requests[id].known());
         }
         let in_pod = &mut requests[id].in_pod;
         (in_pod.computed, in_pod.shared, in_pod.passed_over) = (0, 0, 0);
@@ -502,9 +498,10 @@ impl Pod {
         let known = request.known();
         let blocks = known.div_ceil(self.profile.block_tokens);
         // One token at least must be computed, for its answer.
-        let findable = match self.profile.prefix_cache {
-            true => (known - 1) / crate::trace::PREFIX_TOKENS,
-            false => 0,
+        let findable = if self.profile.prefix_cache {
+            (known - 1) / crate::trace::PREFIX_TOKENS
+        } else {
+            0
         };
         let findable = (findable as usize).min(request.asked.prefix.len());
         let prefix = &request.asked.prefix[..findable];

@@ -23,9 +23,11 @@ const COLOURS: [&str; 6] = [
 struct Panel {
     title: String,
     most: f64,
-    /// Name, colour, whether dashed, and points as (second, value).
-    lines: Vec<(String, &'static str, bool, Vec<(f64, f64)>)>,
+    lines: Vec<Line>,
 }
+
+/// Name, colour, whether dashed, and points as (second, value).
+type Line = (String, &'static str, bool, Vec<(f64, f64)>);
 
 /// The plot as an SVG document.
 pub fn plot(title: &str, reports: &[Report]) -> String {

@@ -160,10 +160,10 @@ proptest! {
     fn rows_that_nearly_fit_are_read_or_refused_with_their_line(
         rows in proptest::collection::vec(("[0-9.e+-]{1,6}", "-?[0-9]{1,8}", "[0-9]{1,6}"), 1..20),
     ) {
-        let mooncake: String = rows.iter().map(|(t, i, o)| {
-            format!("{{\"timestamp\": {t}, \"input_length\": {i}, \"output_length\": {o}, \"hash_ids\": []}}\n")
-        }).collect();
-        let azure: String = rows.iter().fold("TIMESTAMP,ContextTokens,GeneratedTokens\n".to_owned(), |text, (t, i, o)| {
+        let mooncake = rows.iter().fold(String::new(), |text, (t, i, o)| {
+            format!("{text}{{\"timestamp\": {t}, \"input_length\": {i}, \"output_length\": {o}, \"hash_ids\": []}}\n")
+        });
+        let azure = rows.iter().fold("TIMESTAMP,ContextTokens,GeneratedTokens\n".to_owned(), |text, (t, i, o)| {
             format!("{text}2023-11-16 18:17:0{t},{i},{o}\n")
         });
         for text in [mooncake, azure] {
