@@ -23,11 +23,12 @@ pub fn run(scenarios: &[Scenario]) -> Result<Runs> {
     let judge = Judge::new(scenarios);
     runtime.block_on(judge.clone().serve(SocketAddr::from(ADDRESS)))?;
     let kubectl = plane.kubectl();
-    kubectl.apply_text(NAMESPACE, &list(apis()))?;
+    kubectl.apply_text(NAMESPACE, &list(&apis()))?;
     wait_for_apis(&kubectl)?;
     // Its idea of which kinds there are is half a minute old at times; a new one has none.
     plane.restart("controller-manager")?;
-    kubectl.apply_text(NAMESPACE, &list(scenarios.iter().map(hpa).collect()))?;
+    let hpas: Vec<Value> = scenarios.iter().map(hpa).collect();
+    kubectl.apply_text(NAMESPACE, &list(&hpas))?;
     wait_for_the_end(&judge, &kubectl)?;
     Ok(judge.runs())
 }
@@ -112,7 +113,7 @@ fn hpa(scenario: &Scenario) -> Value {
     })
 }
 
-fn list(items: Vec<Value>) -> String {
+fn list(items: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 

@@ -114,7 +114,7 @@ fn named_behaviors() -> Vec<(&'static str, Value)> {
 
 fn random_behavior(random: &mut Random) -> Value {
     let rules = |random: &mut Random| {
-        let policies: Vec<Value> = (0..1 + random.below(3))
+        let policies: Vec<Value> = (0..=random.below(3))
             .map(|_| {
                 let percent = random.once_in(2);
                 let value = 1 + random.below(if percent { 150 } else { 5 });
