@@ -71,5 +71,5 @@ build_programs() {
     variable="CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$triple")_RUSTFLAGS"
     env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS "$variable=-C target-feature=+crt-static" \
         cargo build --release --locked --target "$triple" \
-        --package pagoda-operator --package pagoda-gateway --package pagoda-engine --package pagoda-e2e
+        --package pagoda-operator --package pagoda-gateway --package pagoda-engine --package pagoda-cli --package pagoda-e2e
 }

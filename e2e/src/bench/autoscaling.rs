@@ -10,6 +10,7 @@ mod hpa;
 mod place;
 mod ready_pods;
 mod step;
+mod traces;
 mod zero;
 
 use std::fs;
@@ -83,6 +84,8 @@ enum Part {
     Step,
     /// 1,000 requests at a service without a pod
     Zero,
+    /// Traces of real services in the simulator, against HPA, Knative's KPA and a saturation-based scaler
+    Traces,
 }
 
 impl Part {
@@ -176,6 +179,9 @@ async fn outside(
         workspace,
         progress: &progress,
     };
+    if run.wants(Part::Traces) {
+        traces::measure(&run, report)?;
+    }
     if run.wants(Part::Step) || run.wants(Part::Zero) {
         let place = place::Place::up(&run).await?;
         if run.wants(Part::Step) {
