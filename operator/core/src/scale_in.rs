@@ -136,7 +136,7 @@ mod tests {
     fn unready_pods_go_by_themselves_and_all_need_no_choice() {
         let pods = [pod("a", 0, 0, 1), pod("b", 0, 0, 2)];
         assert_eq!(marks(&pods, 2, 2), Marks::default());
-        assert_eq!(marks(&pods, 1, 2).set, ["a"]);
+        assert_eq!(marks(&pods, 1, 2).set, ["b"], "the younger");
         assert_eq!(marks(&pods, 0, 2), Marks::default());
     }
 
