@@ -142,9 +142,9 @@ fn table(arguments: &Arguments, setup: &Setup, reports: &[Report]) -> String {
     text.push_str(&report::comparison(reports));
     for report in reports {
         let line = report::replicas_line(report, 80);
-        text.push_str(&format!("\n{}: {line}\n", report.scaler));
+        text.extend(["\n", &report.scaler, ": ", &line, "\n"]);
         if !report.note.is_empty() {
-            text.push_str(&format!("{}\n", report.note));
+            text.extend([&report.note, "\n"]);
         }
     }
     if let [report] = reports {
