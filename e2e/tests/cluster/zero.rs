@@ -146,13 +146,17 @@ fn two_gateways_hold_each_their_own_and_wake_one_service() {
 type Ending = Result<(u16, bool, Result<String>)>;
 
 /// Five held requests of each kind at a gateway whose service never wakes; those for a stream are answered early.
-async fn held_for_ever(bed: &Bed, own: &OwnGateway) -> Result<JoinSet<(bool, Ending)>> {
-    bed.apply(&sleeper("deep", 3000)).await?;
-    own.knows(&bed.model("deep")).await?;
+async fn held_for_ever(
+    bed: &Bed,
+    own: &OwnGateway,
+    service: &str,
+) -> Result<JoinSet<(bool, Ending)>> {
+    bed.apply(&sleeper(service, 3000)).await?;
+    own.knows(&bed.model(service)).await?;
     let mut requests = JoinSet::new();
     for nth in 0..10 {
         let stream = nth % 2 == 0;
-        let body = json!({"model": bed.model("deep"), "stream": stream, "messages": [{"role": "user", "content": "x"}]});
+        let body = json!({"model": bed.model(service), "stream": stream, "messages": [{"role": "user", "content": "x"}]});
         let (http, url) = (
             own.client.http().clone(),
             own.client.url("/v1/chat/completions"),
@@ -160,8 +164,8 @@ async fn held_for_ever(bed: &Bed, own: &OwnGateway) -> Result<JoinSet<(bool, End
         requests.spawn(async move { (stream, ended(http, url, body).await) });
     }
     eventually("all are held", PATIENCE, async || {
-        let held = own.metric(bed, "deep", "held_requests").await?;
-        let early = own.metric(bed, "deep", "early_streams_total").await?;
+        let held = own.metric(bed, service, "held_requests").await?;
+        let early = own.metric(bed, service, "early_streams_total").await?;
         ensure!((held, early) == (10, 5), "{held} held, {early} early");
         Ok(())
     })
@@ -186,7 +190,7 @@ async fn endings(requests: JoinSet<(bool, Ending)>) -> Result<Vec<(bool, Ending)
 fn a_gateway_that_ends_tells_whom_it_holds_to_come_again_and_the_next_one_answers() {
     on_cluster("gateway-ends", |bed| async move {
         let own = OwnGateway::start(&bed).await?;
-        let requests = held_for_ever(&bed, &own).await?;
+        let requests = held_for_ever(&bed, &own, "ended").await?;
         let status = own.end(Signal::TERM).await?;
         ensure!(status.success(), "it ended with {status}");
         for (stream, ending) in endings(requests).await? {
@@ -203,8 +207,8 @@ fn a_gateway_that_ends_tells_whom_it_holds_to_come_again_and_the_next_one_answer
                 ensure!(status == 503 && again, "{status}, Retry-After {again}");
             }
         }
-        let again = ask(&bed, &bed.gateway, "deep", 10);
-        bed.apply(&sleeper("deep", 0)).await?;
+        let again = ask(&bed, &bed.gateway, "ended", 10);
+        bed.apply(&sleeper("ended", 0)).await?;
         all_whole(again, 10).await
     });
 }
@@ -213,7 +217,7 @@ fn a_gateway_that_ends_tells_whom_it_holds_to_come_again_and_the_next_one_answer
 fn a_gateway_that_is_killed_ends_the_connections_of_whom_it_holds() {
     on_cluster("gateway-killed", |bed| async move {
         let own = OwnGateway::start(&bed).await?;
-        let requests = held_for_ever(&bed, &own).await?;
+        let requests = held_for_ever(&bed, &own, "killed").await?;
         own.end(Signal::KILL).await?;
         for (stream, ending) in endings(requests).await? {
             match ending {
