@@ -205,6 +205,6 @@ mod tests {
     #[test]
     fn a_quantile_of_nothing_is_never_good_enough() {
         assert!(quantile(&[], 0.99).is_infinite());
-        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.5), 2.0);
+        assert!((quantile(&[1.0, 2.0, 3.0], 0.5) - 2.0).abs() < 1e-9);
     }
 }
