@@ -252,10 +252,10 @@ async fn items(bed: &Bed, service: &str) -> Result<Vec<Value>> {
     let path =
         format!("{EXTERNAL}/namespaces/{namespace}/{IN_FLIGHT}?labelSelector=service%3D{service}");
     let list = raw(bed, &path).await?;
-    Ok(list["items"]
+    list["items"]
         .as_array()
         .cloned()
-        .context("a list without items")?)
+        .context("a list without items")
 }
 
 async fn raw(bed: &Bed, path: &str) -> Result<Value> {
