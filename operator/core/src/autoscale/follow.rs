@@ -1,9 +1,11 @@
 //! The number of pods while there are some: what is recommended, at the pace that `behavior` allows, or that a burst demands.
 
 use super::{
-    Bounds, Foreseen, History, Inputs, Moment, Observation, Reason, Recommendation, Unit, What,
+    Bounds, Foreseen, History, Inputs, Measured, Moment, Observation, Reason, Recommendation, Unit,
+    What,
     hpa::{self, Tolerances},
-    recommend::{burst_milli, load_milli},
+    panic,
+    recommend::{load_milli, pods_milli},
 };
 use crate::validate::ScalingSettings;
 
@@ -128,10 +130,10 @@ impl Follow<'_> {
             history.panic.end();
             return None;
         };
-        let asked = burst_milli(
-            &inputs.recommendations,
-            &history.measured_shortly(self.settings),
-        );
+        let pods = |measured: Measured| pods_milli(&inputs.recommendations, &measured);
+        let shortly = pods(history.measured_shortly(self.settings));
+        let lasting = pods(history.lasting(self.settings));
+        let asked = panic::burst_milli(settings, shortly, lasting, inputs.ready);
         let stable = u64::from(self.settings.window_seconds) * 1000;
         history
             .panic

@@ -130,6 +130,15 @@ impl History {
         self.over(spans(settings).short_millis)
     }
 
+    /// What the last two looks both saw at least, of figures that a look tells by itself.
+    pub(super) fn lasting(&self, settings: &ScalingSettings) -> Measured {
+        let window = spans(settings).short_millis;
+        let mut measured = Measured::default();
+        measured.set(Metric::InFlightRequests, self.in_flight.lasting(window));
+        measured.set(Metric::QueuedRequests, self.queued.lasting(window));
+        measured
+    }
+
     fn over(&self, window: Millis) -> Measured {
         let mut measured = Measured::default();
         measured.set(Metric::InFlightRequests, self.in_flight.mean(window));

@@ -27,6 +27,26 @@ pub(super) fn asked_milli(observed_milli: u64, target_milli: u64) -> u64 {
     u64::try_from(pods).unwrap_or(u64::MAX)
 }
 
+/// What a burst asks for: what the short window does; or, before that has seen enough of it, what two looks in a row do, when
+/// that is half as much again as the threshold. Chance alone makes no such pair.
+pub(super) fn burst_milli(
+    settings: PanicSettings,
+    shortly_milli: u64,
+    lasting_milli: u64,
+    ready: u32,
+) -> u64 {
+    if u128::from(lasting_milli) * 2 >= u128::from(threshold_milli(settings, ready)) * 3 {
+        shortly_milli.max(lasting_milli)
+    } else {
+        shortly_milli
+    }
+}
+
+/// Thousandths of pods from which on a burst is one.
+fn threshold_milli(settings: PanicSettings, ready: u32) -> u64 {
+    u64::from(settings.threshold_percent) * 10 * u64::from(ready.max(1))
+}
+
 impl Panic {
     /// Takes in how many thousandths of pods the short window asks for; returns the most pods of the burst, while there is one.
     pub fn note(
@@ -37,8 +57,7 @@ impl Panic {
         ready: u32,
         now: Millis,
     ) -> Option<u32> {
-        let threshold_milli = u64::from(settings.threshold_percent) * 10 * u64::from(ready.max(1));
-        let over = asked_milli >= threshold_milli;
+        let over = asked_milli >= threshold_milli(settings, ready);
         let wanted = u32::try_from(asked_milli.div_ceil(1000)).unwrap_or(u32::MAX);
         if self
             .0

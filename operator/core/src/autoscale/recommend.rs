@@ -222,9 +222,9 @@ pub(super) fn load_milli(
     most
 }
 
-/// Thousandths of pods that the short window asks for: the most of the targets that every pod carries a part of, be that part
-/// said or learned.
-pub(super) fn burst_milli(recommendations: &[Recommendation], shortly: &Measured) -> u64 {
+/// Thousandths of pods that figures of a short while ask for: the most of the targets that every pod carries a part of, be that
+/// part said or learned.
+pub(super) fn pods_milli(recommendations: &[Recommendation], shortly: &Measured) -> u64 {
     let each = recommendations.iter().filter_map(|r| {
         let What::Metric(metric) = r.what else {
             return None;

@@ -30,12 +30,14 @@ pub(super) struct Series {
     points: VecDeque<(Millis, u64)>,
     /// What was last told; none when the last look told nothing.
     last: Option<u64>,
+    /// What the look before it told, if that was a gauge.
+    before_last: Option<u64>,
 }
 
 impl Series {
     /// Takes in what a gauge shows. It is taken to have shown the same since it was last read.
     pub fn note_gauge(&mut self, value: Option<u64>, now: Millis, spans: Spans) {
-        self.last = value;
+        self.before_last = std::mem::replace(&mut self.last, value);
         let Some(value) = value else { return };
         let total = match self.points.back() {
             Some((when, total)) => {
@@ -66,6 +68,15 @@ impl Series {
     /// Forgets all but the present.
     pub fn restart(&mut self) {
         self.points.clear();
+    }
+
+    /// The lesser of a gauge's last two looks; none when one of them told nothing, or they stand further apart than the window.
+    pub fn lasting(&self, window_millis: Millis) -> Option<u64> {
+        let mut latest = self.points.iter().rev();
+        let (to, from) = (latest.next()?.0, latest.next()?.0);
+        let is_close = to.saturating_sub(from) <= window_millis;
+        let lesser = self.last?.min(self.before_last?);
+        is_close.then_some(lesser)
     }
 
     /// The mean of a gauge; none when the last look told nothing.
@@ -179,6 +190,19 @@ mod tests {
         assert_eq!(series.mean(30_000), None);
         series.note_gauge(Some(10), 4000, SPANS);
         assert_eq!(series.mean(30_000), Some(10));
+    }
+
+    #[test]
+    fn what_lasts_is_the_lesser_of_the_last_two_looks() {
+        assert_eq!(gauge(&[70], SPANS).lasting(6_000), None);
+        assert_eq!(gauge(&[1, 70, 50], SPANS).lasting(6_000), Some(50));
+        assert_eq!(gauge(&[70, 2], SPANS).lasting(6_000), Some(2));
+        let mut series = gauge(&[70, 70], SPANS);
+        series.note_gauge(None, 2000, SPANS);
+        series.note_gauge(Some(70), 3000, SPANS);
+        assert_eq!(series.lasting(6_000), None);
+        series.note_gauge(Some(70), 30_000, SPANS);
+        assert_eq!(series.lasting(6_000), None);
     }
 
     #[test]
