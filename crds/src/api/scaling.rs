@@ -23,10 +23,6 @@ use crate::schema::quantity;
     validation = (
         "!has(self.targets) || self.targets.all(t, !has(t.percent) || t.percent * (100 + self.tolerancePercent) <= 10000)",
         "scaling.targets: KvCacheUtilization cannot go above 100, so with this tolerancePercent the target could never be missed upwards: lower percent or tolerancePercent"
-    ),
-    validation = (
-        "self.panic.windowSeconds <= self.windowSeconds",
-        "scaling.panic.windowSeconds is above scaling.windowSeconds: a panic looks at a shorter time than the rule does"
     )
 )]
 #[serde(rename_all = "camelCase")]

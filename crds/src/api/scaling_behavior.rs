@@ -93,7 +93,7 @@ pub struct Panic {
     /// Whether a burst may do so at all.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Seconds of the short window.
+    /// Seconds of the short window; no more than scaling.windowSeconds, which counts where it is less.
     #[serde(default = "panic_window")]
     #[schemars(range(min = 1, max = 360))]
     pub window_seconds: u32,

@@ -41,7 +41,7 @@ fn the_api_server_takes_every_object_that_the_charts_become() {
             .into_iter()
             .partition(|object| object["apiVersion"] == "monitoring.coreos.com/v1");
         ensure!(
-            foreign.len() == 4 && known.len() > 30,
+            foreign.len() == 5 && known.len() > 30,
             "{} foreign and {} other objects",
             foreign.len(),
             known.len()
