@@ -64,18 +64,20 @@ fn an_applied_service_becomes_ready_and_answers_with_its_real_model() {
 }
 
 async fn says_what_runs(bed: &Bed, service: &str) -> Result<()> {
+    // A pod is asked for its facts once it answers, and again when it was too busy to.
+    eventually("the status tells of the model", PATIENCE, async || {
+        let model = bed.service(service).await?["status"]["model"].take();
+        ensure!(
+            model["architecture"] == "llama"
+                && model["quantization"] == "Q4_1"
+                && model["executor"] == "cpu"
+                && model["bytes"].as_u64() > Some(90 << 20),
+            "status.model is {model}"
+        );
+        Ok(())
+    })
+    .await?;
     let status = bed.service(service).await?["status"].take();
-    let model = &status["model"];
-    ensure!(
-        model["architecture"] == "llama"
-            && model["quantization"] == "Q4_1"
-            && model["executor"] == "cpu",
-        "status.model is {model}"
-    );
-    ensure!(
-        model["bytes"].as_u64() > Some(90 << 20),
-        "status.model is {model}"
-    );
     ensure!(status["readyReplicas"] == 1, "status is {status}");
     ensure!(
         status["url"]
