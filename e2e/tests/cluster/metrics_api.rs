@@ -31,10 +31,12 @@ fn an_hpa_of_ones_own_adds_and_removes_pods_by_pagodas_figure_and_pagoda_writes_
 
         let wave = Load::start(&bed.gateway, &bed.chat("theirs", 50), 12);
         bed.ready_pods("theirs", 3).await?;
-        let owner = replicas_owner(&bed, "theirs").await?;
+        let hpas: Api<HorizontalPodAutoscaler> =
+            Api::namespaced(bed.client.clone(), &bed.namespace);
+        let asked = hpas.get("theirs").await?.status.unwrap_or_default();
         ensure!(
-            owner == "kube-controller-manager",
-            "spec.replicas is {owner}'s"
+            asked.desired_replicas == 3 && asked.last_scale_time.is_some(),
+            "the HPA says {asked:?}"
         );
         wave.stop().await.unharmed()?;
 
@@ -262,20 +264,6 @@ async fn raw(bed: &Bed, path: &str) -> Result<Value> {
     let request = http::Request::get(path).body(Vec::new())?;
     let text = bed.client.request_text(request).await?;
     Ok(serde_json::from_str(&text)?)
-}
-
-/// Field manager of `spec.replicas`.
-async fn replicas_owner(bed: &Bed, service: &str) -> Result<String> {
-    let found = bed.service(service).await?;
-    let entries = found["metadata"]["managedFields"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let owner = entries
-        .into_iter()
-        .find(|entry| entry["fieldsV1"]["f:spec"]["f:replicas"].is_object());
-    let owner = owner.context("nobody owns spec.replicas")?;
-    Ok(owner["manager"].as_str().unwrap_or_default().to_owned())
 }
 
 /// Address of whoever stands behind the metrics' Service, with and without its port.
