@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod demo;
 pub mod faults;
 pub mod images;
+pub mod installed_operator;
 pub mod kubectl;
 pub mod loadgen;
 pub mod openai;

@@ -14,7 +14,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -382,60 +381,6 @@ pub async fn forbid_leases(client: &Client) -> Result<()> {
         .await?;
     roles.delete(LEASE_ROLE, &DeleteParams::default()).await?;
     Ok(())
-}
-
-/// Scales the installed operator to zero and waits until its last pod is gone. Returns how many there were, for
-/// [`wake_installed`].
-pub async fn rest_installed(client: &Client) -> Result<i32> {
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    let found = deployments
-        .get(OPERATOR)
-        .await
-        .context("the operator is not installed: run `pagoda-e2e install-charts` first")?;
-    let replicas = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
-    scale_installed(client, 0).await?;
-    Ok(replicas)
-}
-
-/// Brings the installed operator back and waits until it is ready.
-pub async fn wake_installed(client: &Client, replicas: i32) -> Result<()> {
-    scale_installed(client, replicas).await
-}
-
-async fn scale_installed(client: &Client, replicas: i32) -> Result<()> {
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    let patch = json!({"spec": {"replicas": replicas}});
-    deployments
-        .patch_scale(OPERATOR, &PatchParams::default(), &Patch::Merge(&patch))
-        .await?;
-    let deadline = Instant::now() + Duration::from_mins(2);
-    loop {
-        let found = deployments.get(OPERATOR).await?;
-        let generation = found.metadata.generation;
-        let status = found.status.unwrap_or_default();
-        // `terminatingReplicas` is not told by every version, so pods on their way out are counted by looking.
-        let current = status.observed_generation >= generation
-            && status.replicas.unwrap_or(0) == replicas
-            && status.ready_replicas.unwrap_or(0) == replicas;
-        if current && (replicas > 0 || count_pods(client).await? == 0) {
-            return Ok(());
-        }
-        ensure!(
-            Instant::now() < deadline,
-            "the installed operator has {} pods, {} of them ready, instead of {replicas}",
-            status.replicas.unwrap_or(0),
-            status.ready_replicas.unwrap_or(0)
-        );
-        tokio::time::sleep(POLL).await;
-    }
-}
-
-async fn count_pods(client: &Client) -> Result<usize> {
-    let pods: Api<k8s_openapi::api::core::v1::Pod> =
-        Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    let ours =
-        kube::api::ListParams::default().labels(&format!("app.kubernetes.io/name={OPERATOR}"));
-    Ok(pods.list(&ours).await?.items.len())
 }
 
 /// Environment variables that add what `file` says, such as `+600` or `-600` seconds, to the wall clock of a program that is

@@ -36,7 +36,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use libtest_mimic::{Arguments, Trial};
 use pagoda_e2e::cluster::Cluster;
-use pagoda_e2e::operator_process::{allow_leases, forbid_leases, rest_installed, wake_installed};
+use pagoda_e2e::installed_operator::{rest_installed, wake_installed};
+use pagoda_e2e::operator_process::{allow_leases, forbid_leases};
 use pagoda_e2e::progress::Progress;
 
 /// Tests at a time, unless the command line says otherwise.
@@ -138,12 +139,12 @@ fn main() -> ExitCode {
 /// Runs `tests` while the installed operator rests, and brings it back however they end.
 fn beside_a_resting_operator(tests: impl FnOnce() -> bool) -> Result<bool> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let (client, replicas) = runtime
+    let (client, rested) = runtime
         .block_on(async {
             let client = Cluster::local()?.client().await?;
             allow_leases(&client).await?;
-            let replicas = rest_installed(&client).await?;
-            anyhow::Ok((client, replicas))
+            let rested = rest_installed(&client).await?;
+            anyhow::Ok((client, rested))
         })
         .context("./test e2e brings the cluster up first")?;
     let passed = tests();
@@ -151,8 +152,7 @@ fn beside_a_resting_operator(tests: impl FnOnce() -> bool) -> Result<bool> {
     Cluster::local()?.up(&Progress::start())?;
     runtime.block_on(async {
         forbid_leases(&client).await?;
-        // An earlier run that was killed may have left none.
-        wake_installed(&client, replicas.max(1)).await
+        wake_installed(&client, rested).await
     })?;
     Ok(passed)
 }
