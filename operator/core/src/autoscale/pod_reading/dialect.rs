@@ -28,17 +28,70 @@ pub(super) enum Part {
     Count,
 }
 
+/// Name after the prefix, meaning, rank: some versions tell a thing under an old name and a new one, of which the lower rank
+/// counts.
+type Named = (&'static str, Field, u8);
+
 /// The names that a server gives to what is counted.
 pub(super) struct Dialect {
     pub(super) running: &'static str,
     prefixes: &'static [&'static str],
-    /// Name after the prefix, meaning, rank: some versions tell a thing under an old name and a new one, of which the lower
-    /// rank counts.
-    series: &'static [(&'static str, Field, u8)],
+    series: &'static [Named],
+    /// The same of histograms of latency, which servers name alike.
+    latencies: &'static [Named],
     pub(super) counts_finished: bool,
     /// Every prompt is looked up in the cache, so nothing else is counted as such.
     pub(super) looks_every_prompt_up: bool,
 }
+
+/// Time to first token, and between tokens under its new name and its old one.
+const LATENCIES: &[Named] = &[
+    (
+        "time_to_first_token_seconds_bucket",
+        Field::FirstToken(Part::Bucket),
+        0,
+    ),
+    (
+        "time_to_first_token_seconds_sum",
+        Field::FirstToken(Part::Sum),
+        0,
+    ),
+    (
+        "time_to_first_token_seconds_count",
+        Field::FirstToken(Part::Count),
+        0,
+    ),
+    (
+        "inter_token_latency_seconds_bucket",
+        Field::InterToken(Part::Bucket),
+        0,
+    ),
+    (
+        "inter_token_latency_seconds_sum",
+        Field::InterToken(Part::Sum),
+        0,
+    ),
+    (
+        "inter_token_latency_seconds_count",
+        Field::InterToken(Part::Count),
+        0,
+    ),
+    (
+        "time_per_output_token_seconds_bucket",
+        Field::InterToken(Part::Bucket),
+        1,
+    ),
+    (
+        "time_per_output_token_seconds_sum",
+        Field::InterToken(Part::Sum),
+        1,
+    ),
+    (
+        "time_per_output_token_seconds_count",
+        Field::InterToken(Part::Count),
+        1,
+    ),
+];
 
 /// Pagoda's engine speaks as vLLM does, and of its work besides.
 const VLLM: Dialect = Dialect {
@@ -63,51 +116,6 @@ const VLLM: Dialect = Dialect {
         ("gpu_prefix_cache_hits", Field::CacheHits, 3),
         ("kv_cache_usage_perc", Field::KvUsage, 0),
         ("gpu_cache_usage_perc", Field::KvUsage, 1),
-        (
-            "time_to_first_token_seconds_bucket",
-            Field::FirstToken(Part::Bucket),
-            0,
-        ),
-        (
-            "time_to_first_token_seconds_sum",
-            Field::FirstToken(Part::Sum),
-            0,
-        ),
-        (
-            "time_to_first_token_seconds_count",
-            Field::FirstToken(Part::Count),
-            0,
-        ),
-        (
-            "inter_token_latency_seconds_bucket",
-            Field::InterToken(Part::Bucket),
-            0,
-        ),
-        (
-            "inter_token_latency_seconds_sum",
-            Field::InterToken(Part::Sum),
-            0,
-        ),
-        (
-            "inter_token_latency_seconds_count",
-            Field::InterToken(Part::Count),
-            0,
-        ),
-        (
-            "time_per_output_token_seconds_bucket",
-            Field::InterToken(Part::Bucket),
-            1,
-        ),
-        (
-            "time_per_output_token_seconds_sum",
-            Field::InterToken(Part::Sum),
-            1,
-        ),
-        (
-            "time_per_output_token_seconds_count",
-            Field::InterToken(Part::Count),
-            1,
-        ),
         ("busy_seconds_total", Field::Busy, 0),
         ("prefill_tokens_total", Field::PrefillTokens, 0),
         ("decode_steps_total", Field::DecodeSteps, 0),
@@ -115,6 +123,7 @@ const VLLM: Dialect = Dialect {
         ("max_sequences", Field::MostSequences, 0),
         ("max_step_tokens", Field::MostStepTokens, 0),
     ],
+    latencies: LATENCIES,
     counts_finished: true,
     looks_every_prompt_up: false,
 };
@@ -134,52 +143,8 @@ const SGLANG: Dialect = Dialect {
         ("cached_tokens_total", Field::CacheHits, 0),
         ("cached_tokens", Field::CacheHits, 1),
         ("token_usage", Field::KvUsage, 0),
-        (
-            "time_to_first_token_seconds_bucket",
-            Field::FirstToken(Part::Bucket),
-            0,
-        ),
-        (
-            "time_to_first_token_seconds_sum",
-            Field::FirstToken(Part::Sum),
-            0,
-        ),
-        (
-            "time_to_first_token_seconds_count",
-            Field::FirstToken(Part::Count),
-            0,
-        ),
-        (
-            "inter_token_latency_seconds_bucket",
-            Field::InterToken(Part::Bucket),
-            0,
-        ),
-        (
-            "inter_token_latency_seconds_sum",
-            Field::InterToken(Part::Sum),
-            0,
-        ),
-        (
-            "inter_token_latency_seconds_count",
-            Field::InterToken(Part::Count),
-            0,
-        ),
-        (
-            "time_per_output_token_seconds_bucket",
-            Field::InterToken(Part::Bucket),
-            1,
-        ),
-        (
-            "time_per_output_token_seconds_sum",
-            Field::InterToken(Part::Sum),
-            1,
-        ),
-        (
-            "time_per_output_token_seconds_count",
-            Field::InterToken(Part::Count),
-            1,
-        ),
     ],
+    latencies: LATENCIES,
     counts_finished: true,
     looks_every_prompt_up: true,
 };
@@ -194,6 +159,7 @@ const LLAMA_SERVER: Dialect = Dialect {
         ("prompt_tokens_total", Field::Prompt, 0),
         ("kv_cache_usage_ratio", Field::KvUsage, 0),
     ],
+    latencies: &[],
     counts_finished: false,
     looks_every_prompt_up: false,
 };
@@ -205,7 +171,8 @@ impl Dialect {
     /// What a series means, and the rank of its name.
     pub(super) fn field(&self, name: &str) -> Option<(Field, u8)> {
         let known = self.prefixes.iter().find_map(|p| name.strip_prefix(p))?;
-        let (_, field, rank) = self.series.iter().find(|(series, ..)| *series == known)?;
+        let mut named = self.series.iter().chain(self.latencies);
+        let (_, field, rank) = named.find(|(series, ..)| *series == known)?;
         Some((*field, *rank))
     }
 }
