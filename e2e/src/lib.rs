@@ -7,6 +7,7 @@ pub mod cache;
 pub mod charts;
 pub mod cluster;
 pub mod demo;
+pub mod eventually;
 pub mod faults;
 pub mod images;
 pub mod installed_operator;

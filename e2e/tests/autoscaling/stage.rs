@@ -4,13 +4,14 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Resource};
 use pagoda_e2e::charts::SYSTEM_NAMESPACE;
+use pagoda_e2e::eventually::eventually;
 use pagoda_e2e::operator_process::{OperatorAccount, OperatorCommand, OperatorProcess};
 use pagoda_e2e::sources::{Fault, ServiceLoad};
 use serde_json::{Value, json};
@@ -255,22 +256,9 @@ impl Stage {
     pub async fn eventually<T>(
         &self,
         what: &str,
-        mut probe: impl AsyncFnMut() -> Result<T>,
+        probe: impl AsyncFnMut() -> Result<T>,
     ) -> Result<T> {
-        let began = Instant::now();
-        loop {
-            let reason = match probe().await {
-                Ok(value) => return Ok(value),
-                Err(reason) => reason,
-            };
-            if began.elapsed() > PATIENCE {
-                bail!(
-                    "waited {} s in vain until {what}: {reason:#}",
-                    PATIENCE.as_secs()
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        eventually(what, PATIENCE, probe).await
     }
 
     fn key(&self, service: &str) -> (String, String) {

@@ -236,7 +236,7 @@ async fn answer(
             ],
         ) => judge.metric(metric),
         (
-            &Method::GET,
+            method,
             [
                 "apis",
                 GROUP,
@@ -247,28 +247,7 @@ async fn answer(
                 name,
                 "scale",
             ],
-        ) => judge.scale(name).await,
-        (
-            &Method::PUT,
-            [
-                "apis",
-                GROUP,
-                "v1",
-                "namespaces",
-                NAMESPACE,
-                "targets",
-                name,
-                "scale",
-            ],
-        ) => {
-            let bytes = Limited::new(body, 1 << 20).collect().await;
-            let bytes = bytes
-                .map(http_body_util::Collected::to_bytes)
-                .unwrap_or_default();
-            serde_json::from_slice(&bytes)
-                .ok()
-                .and_then(|body| judge.write(name, &body))
-        }
+        ) => answer_scale(&judge, method, name, body).await,
         _ => None,
     };
     let status = if found.is_some() {
@@ -284,6 +263,21 @@ async fn answer(
         .headers_mut()
         .insert(http::header::CONTENT_TYPE, json);
     Ok(response)
+}
+
+async fn answer_scale(judge: &Judge, method: &Method, name: &str, body: Incoming) -> Option<Value> {
+    match *method {
+        Method::GET => judge.scale(name).await,
+        Method::PUT => {
+            let bytes = Limited::new(body, 1 << 20).collect().await;
+            let bytes = bytes
+                .map(http_body_util::Collected::to_bytes)
+                .unwrap_or_default();
+            let body: Value = serde_json::from_slice(&bytes).ok()?;
+            judge.write(name, &body)
+        }
+        _ => None,
+    }
 }
 
 fn discovery(group: &str, version: &str) -> Option<Value> {

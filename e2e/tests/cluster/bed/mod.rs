@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use futures::FutureExt;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
@@ -18,6 +18,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, Config, Resource};
 use pagoda_e2e::cluster::Cluster;
+pub use pagoda_e2e::eventually::eventually;
 use pagoda_e2e::openai::{Chat, OpenAi, Reply};
 use serde_json::{Value, json};
 
@@ -359,26 +360,4 @@ pub fn restarts(pod: &Pod) -> i32 {
         .and_then(|status| status.container_statuses.as_deref())
         .unwrap_or_default();
     statuses.iter().map(|status| status.restart_count).sum()
-}
-
-/// Probes until it succeeds; after `limit`, fails with what was waited for and the last probe's reason.
-pub async fn eventually<T>(
-    what: &str,
-    limit: Duration,
-    mut probe: impl AsyncFnMut() -> Result<T>,
-) -> Result<T> {
-    let began = Instant::now();
-    loop {
-        let reason = match probe().await {
-            Ok(value) => return Ok(value),
-            Err(reason) => reason,
-        };
-        if began.elapsed() > limit {
-            bail!(
-                "waited {} s in vain until {what}: {reason:#}",
-                limit.as_secs()
-            );
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
 }
