@@ -252,9 +252,9 @@ fn a_download_that_is_killed_is_taken_up_where_its_journal_ends() {
     let told = fetched(&Process::start(&arguments).output());
     assert_eq!(told["bytes"], BYTES);
     let again = origin.sent() - before;
-    // Whatever a connection had not noted, and what was on its way when the first stream was left.
+    // A step of either connection may be counted only after the process is gone.
     assert!(
-        again <= BYTES as u64 - kept + (4 << 20),
+        again <= BYTES as u64 - kept + 2 * STEP as u64,
         "{again} bytes again, {kept} were kept"
     );
     let body: Vec<u8> = (0..BYTES).map(|at| (at / 1000) as u8).collect();
@@ -278,11 +278,11 @@ fn many_processes_bring_a_model_once() {
         .filter(|told| told["was_present"] == false)
         .count();
     assert_eq!(new, 1, "{told:?}");
-    assert!(
-        origin.sent() < BYTES as u64 + (4 << 20),
-        "{}",
-        origin.sent()
-    );
+    let mut starts = origin.starts.lock().unwrap().clone();
+    starts.sort_unstable();
+    let asked = starts.len();
+    starts.dedup();
+    assert!(asked <= 3 && starts.len() == asked, "{starts:?}");
     let path = cache.folder(&uri).join("model.gguf");
     assert!(
         told.iter()

@@ -72,6 +72,11 @@ impl Plan {
         self.done.prefix_end()
     }
 
+    /// Whether any byte is in place.
+    pub(crate) fn has_done(&self) -> bool {
+        self.done.bytes() > 0
+    }
+
     /// The claim of a connection, if it has one.
     pub(crate) fn claimed_by(&self, connection: usize) -> Option<Range<u64>> {
         self.claims.get(&connection).cloned()

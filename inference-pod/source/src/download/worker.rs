@@ -151,10 +151,13 @@ impl Worker {
         }
     }
 
-    /// Where a request ends. The first connection asks for all there is until it is known that it need not.
+    /// Where a request ends. The first connection asks for all there is until it is known that it need not: others
+    /// will share the work, or parts of the file are in place already, and what a stream carries beyond its claim
+    /// is sent for nothing.
     fn request_end(&self) -> Option<u64> {
         let state = self.shared.state();
-        let is_bounded = self.connection > 0 || state.ranges == Ranges::Work;
+        let shares = self.shared.means.request.connections > 1 && state.plan.has_done();
+        let is_bounded = self.connection > 0 || state.ranges == Ranges::Work || shares;
         let claim = state.plan.claimed_by(self.connection);
         claim
             .map(|claim| claim.end)
