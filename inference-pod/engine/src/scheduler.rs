@@ -171,8 +171,8 @@ pub struct PlannedRow {
     pub start: usize,
     /// How many tokens; at least one.
     pub len: usize,
-    /// Whether the logits after the last token are wanted: it is the last known one.
-    pub wants_logits: bool,
+    /// How many of the row's last tokens want logits: none, or the last one when it is the last known one.
+    pub logits: usize,
 }
 
 /// What to compute in one step. Rows are of distinct sequences, decodes first.
@@ -465,7 +465,7 @@ impl Scheduler {
             sequence: id,
             start: sequence.computed,
             len,
-            wants_logits: len == sequence.pending(),
+            logits: usize::from(len == sequence.pending()),
         }
     }
 }

@@ -163,7 +163,7 @@ impl World {
             );
             let total = known.prompt.len() + known.answer.len();
             assert!(row.len >= 1 && row.start + row.len <= total);
-            assert_eq!(row.wants_logits, row.start + row.len == total);
+            assert_eq!(row.logits, usize::from(row.start + row.len == total));
             let table = self.scheduler.block_table(row.sequence);
             assert!(
                 table.len() * limits.block_tokens >= row.start + row.len,
@@ -182,7 +182,7 @@ impl World {
             return;
         };
         known.computed += row.len;
-        let stops = row.wants_logits && self.draws.chance(40);
+        let stops = row.logits > 0 && self.draws.chance(40);
         let sampled = if stops {
             STOP
         } else {
@@ -190,8 +190,8 @@ impl World {
         };
         let progress = self
             .scheduler
-            .record(row, row.wants_logits.then_some(sampled));
-        if row.wants_logits && !stops {
+            .record(row, (row.logits > 0).then_some(sampled));
+        if row.logits > 0 && !stops {
             known.answer.push(sampled);
         }
         let expected = match (stops, known.answer.len() == known.allowed) {

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     tokens: &prompt,
                     start: 0,
                     block_table: table,
-                    wants_logits: true,
+                    logits: 1,
                 }],
                 &mut logits,
             )?;
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 tokens: &token,
                 start: position,
                 block_table: table,
-                wants_logits: true,
+                logits: 1,
             };
             let rows: Vec<StepRow<'_>> = tables.iter().map(|table| row(table)).collect();
             executor.forward(&rows, &mut logits)?;

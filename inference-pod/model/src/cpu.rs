@@ -81,6 +81,13 @@ impl CpuExecutor {
         if row.tokens.is_empty() {
             return Err(ExecutorError::EmptyRow { row: index });
         }
+        if row.logits > row.tokens.len() {
+            return Err(ExecutorError::Logits {
+                row: index,
+                wanted: row.logits,
+                tokens: row.tokens.len(),
+            });
+        }
         if let Some(&token) = row
             .tokens
             .iter()
@@ -124,10 +131,10 @@ impl Executor for CpuExecutor {
             pieces.push(Piece {
                 segment: self.check(index, row)?,
                 tokens: row.tokens,
-                wanted: row.wants_logits,
+                wanted: row.logits,
             });
         }
-        let wanted = rows.iter().filter(|row| row.wants_logits).count();
+        let wanted = rows.iter().map(|row| row.logits).sum();
         let out = logits.reset(wanted, self.info.vocab_size);
         self.buffers.start_step();
         let Self {
@@ -171,13 +178,12 @@ fn slabs<'a>(pieces: &[Piece<'a>]) -> Vec<Vec<Piece<'a>>> {
                 room = SLAB_TOKENS;
             }
             let count = room.min(piece.tokens.len() - done);
-            let last = done + count == piece.tokens.len();
             if let Some(slab) = slabs.last_mut() {
                 let segment = piece.segment.part(done, count);
                 slab.push(Piece {
                     segment,
                     tokens: &piece.tokens[done..done + count],
-                    wanted: piece.wanted && last,
+                    wanted: piece.wanted_within(done, count),
                 });
             }
             (done, room) = (done + count, room - count);

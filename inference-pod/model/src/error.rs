@@ -56,6 +56,16 @@ pub enum ExecutorError {
         /// Index in the step.
         row: usize,
     },
+    /// A row wants logits of more tokens than it has.
+    #[error("row {row} wants logits of {wanted} tokens, it has {tokens}")]
+    Logits {
+        /// Index in the step.
+        row: usize,
+        /// Tokens whose logits are wanted.
+        wanted: usize,
+        /// Tokens of the row.
+        tokens: usize,
+    },
     /// A token is not in the vocabulary.
     #[error("row {row}: token {token} is not below the vocabulary size {vocab_size}")]
     TokenOutOfRange {

@@ -11,8 +11,9 @@ pub struct StepRow<'a> {
     pub start: usize,
     /// Ids of the blocks of positions 0.. of the sequence, at least up to the last token's.
     pub block_table: &'a [u32],
-    /// Whether logits of the last token are wanted.
-    pub wants_logits: bool,
+    /// How many of the row's last tokens want logits: none, the last one, or more, up to all of `tokens`. A row of logits
+    /// takes four bytes a token of the vocabulary.
+    pub logits: usize,
 }
 
 /// What an executor is and can hold.
@@ -40,7 +41,7 @@ pub struct ExecutorInfo {
     pub kv_bytes: u64,
 }
 
-/// Rows of logits, one a step row that wanted them, in order.
+/// Rows of logits, one a token that wanted them, in order of the step's rows and of each row's tokens.
 ///
 /// Values are finite unless the model's activations overflowed `f32`; samplers must not assume they never are.
 #[derive(Clone, Debug, Default)]
@@ -85,7 +86,7 @@ pub trait Executor: Send {
     fn info(&self) -> &ExecutorInfo;
 
     /// Computes all tokens of `rows`, storing their keys and values in their blocks, and fills `logits` with a row for each
-    /// of `rows` that wants one. Positions below a row's `start` were computed before, or by an earlier row of this step.
+    /// token that wants one. Positions below a row's `start` were computed before, or by an earlier row of this step.
     ///
     /// Results depend on each row's sequence alone: not on other rows, nor on how a prompt was cut, nor on threads.
     fn forward(&mut self, rows: &[StepRow<'_>], logits: &mut Logits) -> Result<(), ExecutorError>;

@@ -7,7 +7,7 @@
 //! let options = CpuOptions { threads: 2, kv: KvBudget::Bytes(256 << 20), context_tokens: Some(2048), ..CpuOptions::default() };
 //! let mut executor = CpuExecutor::load("model.gguf".as_ref(), &options, |loaded, total| eprintln!("{loaded}/{total}"))?;
 //! let mut logits = Logits::default();
-//! let row = StepRow { tokens: &[1, 2, 3], start: 0, block_table: &[0], wants_logits: true };
+//! let row = StepRow { tokens: &[1, 2, 3], start: 0, block_table: &[0], logits: 1 };
 //! executor.forward(&[row], &mut logits)?;
 //! println!("{}", logits.row(0).len());
 //! # Ok::<(), Box<dyn std::error::Error>>(())

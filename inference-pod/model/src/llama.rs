@@ -18,8 +18,16 @@ pub(crate) struct Piece<'a> {
     pub segment: Segment<'a>,
     /// This many tokens, as many as the segment counts.
     pub tokens: &'a [u32],
-    /// The state of the last token goes on to the head.
-    pub wanted: bool,
+    /// The states of this many last tokens go on to the head.
+    pub wanted: usize,
+}
+
+impl Piece<'_> {
+    /// How many of the `count` tokens after the first `skip` are wanted; they are the last ones there too.
+    pub fn wanted_within(&self, skip: usize, count: usize) -> usize {
+        let first = self.tokens.len() - self.wanted;
+        (skip + count).saturating_sub(first.max(skip))
+    }
 }
 
 /// Intermediate results, kept from step to step.
@@ -38,7 +46,7 @@ pub(crate) struct Buffers {
     /// `[tokens][heads * head_dim]`.
     attended: Vec<f32>,
     attention: AttentionScratch,
-    /// `[wanted rows][embedding]`: last tokens' states after the last layer.
+    /// `[wanted rows][embedding]`: wanted tokens' states after the last layer.
     last: Vec<f32>,
 }
 
@@ -220,26 +228,24 @@ impl Forward<'_> {
         );
     }
 
-    /// Reduces queries and state to the wanted pieces' last tokens; returns these as segments.
+    /// Reduces queries and state to the wanted tokens; returns these as segments.
     fn keep_wanted<'s>(&mut self, pieces: &[Piece<'s>]) -> Vec<Segment<'s>> {
         let (width, qkv_width) = (self.config.embedding, self.shape().row_width());
-        let (mut wanted, mut end) = (Vec::new(), 0);
+        let (mut wanted, mut end, mut kept) = (Vec::new(), 0, 0);
         for piece in pieces {
             let count = piece.segment.count();
             end += count;
-            if piece.wanted {
-                let to = wanted.len();
-                self.buffers
-                    .state
-                    .copy_within((end - 1) * width..end * width, to * width);
-                self.buffers
-                    .qkv
-                    .copy_within((end - 1) * qkv_width..end * qkv_width, to * qkv_width);
-                wanted.push(piece.segment.part(count - 1, 1));
+            if piece.wanted > 0 {
+                let from = end - piece.wanted;
+                let Buffers { state, qkv, .. } = &mut *self.buffers;
+                state.copy_within(from * width..end * width, kept * width);
+                qkv.copy_within(from * qkv_width..end * qkv_width, kept * qkv_width);
+                kept += piece.wanted;
+                wanted.push(piece.segment.part(count - piece.wanted, piece.wanted));
             }
         }
-        self.buffers.state.truncate(wanted.len() * width);
-        self.buffers.qkv.truncate(wanted.len() * qkv_width);
+        self.buffers.state.truncate(kept * width);
+        self.buffers.qkv.truncate(kept * qkv_width);
         wanted
     }
 

@@ -114,6 +114,14 @@ impl SimulatedExecutor {
         if step.tokens.is_empty() {
             return Err(ExecutorError::EmptyRow { row });
         }
+        if step.logits > step.tokens.len() {
+            let (wanted, tokens) = (step.logits, step.tokens.len());
+            return Err(ExecutorError::Logits {
+                row,
+                wanted,
+                tokens,
+            });
+        }
         if let Some(token) = step
             .tokens
             .iter()
@@ -158,8 +166,8 @@ impl SimulatedExecutor {
         block * self.info.block_tokens + position % self.info.block_tokens
     }
 
-    /// The state after the row's last token; all of the row's states are stored.
-    fn compute(&mut self, row: &StepRow<'_>) -> State {
+    /// Stores the state after each of the row's tokens.
+    fn compute(&mut self, row: &StepRow<'_>) {
         let before = row
             .start
             .checked_sub(1)
@@ -170,7 +178,6 @@ impl SimulatedExecutor {
             let slot = self.slot(row, position);
             self.store[slot] = state;
         }
-        state
     }
 }
 
@@ -185,18 +192,18 @@ impl Executor for SimulatedExecutor {
             .try_for_each(|(index, row)| self.check(index, row))?;
         // This is the forward pass: the time that the simulated hardware takes.
         std::thread::sleep(self.speed.step(rows));
-        let wanted = rows.iter().filter(|row| row.wants_logits).count();
+        let wanted = rows.iter().map(|row| row.logits).sum();
         let vocab_size = self.info.vocab_size;
         let mut logits = logits
             .reset(wanted, vocab_size)
             .chunks_exact_mut(vocab_size);
         for row in rows {
-            let next = self.compute(row).next(self.end_of_turn);
-            if row.wants_logits
-                && let Some(row) = logits.next()
-            {
-                row.fill(0.0);
-                row[next as usize] = CERTAIN;
+            self.compute(row);
+            let end = row.start + row.tokens.len();
+            for (position, out) in (end - row.logits..end).zip(&mut logits) {
+                let next = self.store[self.slot(row, position)].next(self.end_of_turn);
+                out.fill(0.0);
+                out[next as usize] = CERTAIN;
             }
         }
         Ok(())
@@ -278,12 +285,12 @@ mod tests {
         let mut logits = Logits::default();
         for start in (0..tokens.len()).step_by(chunk) {
             let end = (start + chunk).min(tokens.len());
-            let wants_logits = end == tokens.len();
+            let logits_wanted = usize::from(end == tokens.len());
             let row = StepRow {
                 tokens: &tokens[start..end],
                 start,
                 block_table: blocks,
-                wants_logits,
+                logits: logits_wanted,
             };
             executor.forward(&[row], &mut logits).unwrap();
         }
@@ -347,7 +354,7 @@ mod tests {
             tokens: &prompt[start..start + len],
             start,
             block_table: blocks,
-            wants_logits: true,
+            logits: 1,
         };
         let mut logits = Logits::default();
         executor.forward(&[row(0, 16, &[0])], &mut logits).unwrap();
@@ -374,7 +381,7 @@ mod tests {
             tokens: &[1],
             start: 16,
             block_table: &[0],
-            wants_logits: true,
+            logits: 1,
         };
         let cases = [
             (row, "BlockTable"),
@@ -414,13 +421,13 @@ mod tests {
             tokens: &[1; 50],
             start: 0,
             block_table: &[],
-            wants_logits: true,
+            logits: 1,
         };
         let decode = StepRow {
             tokens: &[1],
             start: 50,
             block_table: &[],
-            wants_logits: true,
+            logits: 1,
         };
         assert_eq!(speed.step(&[decode, decode]), Duration::from_millis(20));
         assert_eq!(speed.step(&[prompt]), Duration::from_millis(500));

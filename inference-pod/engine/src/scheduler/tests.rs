@@ -41,7 +41,7 @@ impl Scheduler {
         let plan = self.schedule(seconds(1));
         let mut finished = Vec::new();
         for row in &plan.rows {
-            if let Progress::Finished(reason) = self.record(row, row.wants_logits.then_some(token))
+            if let Progress::Finished(reason) = self.record(row, (row.logits > 0).then_some(token))
             {
                 finished.push((row.sequence, reason));
             }
@@ -53,7 +53,7 @@ impl Scheduler {
 fn rows(plan: &StepPlan) -> Vec<(u64, usize, usize, bool)> {
     plan.rows
         .iter()
-        .map(|row| (row.sequence.0, row.start, row.len, row.wants_logits))
+        .map(|row| (row.sequence.0, row.start, row.len, row.logits > 0))
         .collect()
 }
 

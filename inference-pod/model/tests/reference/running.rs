@@ -83,7 +83,7 @@ impl<'a> Sequence<'a> {
             tokens,
             start: self.length,
             block_table: &self.block_table,
-            wants_logits: true,
+            logits: 1,
         };
         self.executor
             .forward(&[row], &mut self.logits)
@@ -100,7 +100,7 @@ impl<'a> Sequence<'a> {
                 tokens: &tokens[at..=at],
                 start: start + at,
                 block_table,
-                wants_logits: true,
+                logits: 1,
             })
             .collect();
         self.executor

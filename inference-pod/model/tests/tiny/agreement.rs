@@ -191,7 +191,7 @@ fn together(
                     tokens: &tokens[range],
                     start,
                     block_table: table,
-                    wants_logits: true,
+                    logits: 1,
                 }
             })
             .collect();
@@ -245,25 +245,26 @@ fn only_wanted_rows_get_logits_in_their_order() {
     let mut logits = Logits::default();
     let tables = [[0u32, 1], [2, 3], [4, 5]];
     let tokens = [vec![1u32, 2, 3], vec![4, 5], vec![6]];
-    let step = |executor: &mut pagoda_model::CpuExecutor, wants: [bool; 3], logits: &mut Logits| {
-        let rows: Vec<StepRow<'_>> = (0..3)
-            .map(|i| StepRow {
-                tokens: &tokens[i],
-                start: 0,
-                block_table: &tables[i],
-                wants_logits: wants[i],
-            })
-            .collect();
-        executor.forward(&rows, logits).unwrap();
-    };
-    step(&mut executor, [true; 3], &mut logits);
+    let step =
+        |executor: &mut pagoda_model::CpuExecutor, wants: [usize; 3], logits: &mut Logits| {
+            let rows: Vec<StepRow<'_>> = (0..3)
+                .map(|i| StepRow {
+                    tokens: &tokens[i],
+                    start: 0,
+                    block_table: &tables[i],
+                    logits: wants[i],
+                })
+                .collect();
+            executor.forward(&rows, logits).unwrap();
+        };
+    step(&mut executor, [1; 3], &mut logits);
     let all: Vec<Vec<f32>> = (0..3).map(|i| logits.row(i).to_vec()).collect();
-    step(&mut executor, [true, false, true], &mut logits);
+    step(&mut executor, [1, 0, 1], &mut logits);
     assert_eq!(
         (logits.rows(), logits.row(0), logits.row(1)),
         (2, &all[0][..], &all[2][..])
     );
-    step(&mut executor, [false; 3], &mut logits);
+    step(&mut executor, [0; 3], &mut logits);
     assert_eq!(logits.rows(), 0);
     executor.forward(&[], &mut logits).unwrap();
     assert_eq!(logits.rows(), 0);
@@ -280,9 +281,39 @@ fn one_step_may_hold_a_sequence_token_by_token() {
         tokens: &tokens[i..=i],
         start: i,
         block_table: &[1, 0],
-        wants_logits: true,
+        logits: 1,
     };
     let rows: Vec<StepRow<'_>> = (0..30).map(row).collect();
     executor.forward(&rows, &mut logits).unwrap();
     (0..30).for_each(|i| assert_eq!(bits(logits.row(i)), bits(&one_by_one[i])));
+}
+
+#[test]
+fn logits_of_the_last_tokens_of_a_row_are_those_of_the_tokens_one_by_one() {
+    let tiny = quantised();
+    let tokens = Random::new(9).tokens(900, tiny.shape.vocab);
+    let table: Vec<u32> = (0..57).collect();
+    let mut executor = tiny.executor(2, 59);
+    let first = feed(&mut executor, &tokens, &[500], &table);
+    let one_by_one = feed(&mut tiny.executor(1, 57), &tokens, &[1; 520], &table);
+    let mut logits = Logits::default();
+    // The row crosses slabs, wants more than its last slab holds, and has another row behind it.
+    let long = StepRow {
+        tokens: &tokens[..520],
+        start: 0,
+        block_table: &table,
+        logits: 12,
+    };
+    let short = StepRow {
+        tokens: &tokens[..3],
+        block_table: &[57],
+        logits: 2,
+        ..long
+    };
+    executor.forward(&[long, short], &mut logits).unwrap();
+    assert_eq!(logits.rows(), 14);
+    for (row, position) in (508..520).chain(1..3).enumerate() {
+        assert_eq!(bits(logits.row(row)), bits(&one_by_one[position]));
+    }
+    assert_eq!(bits(&first[0]), bits(&one_by_one[499]));
 }

@@ -455,7 +455,7 @@ pub fn feed(
             tokens: &tokens[start..start + len],
             start,
             block_table: table,
-            wants_logits: true,
+            logits: 1,
         };
         executor.forward(&[row], &mut logits).unwrap();
         out.push(logits.row(0).to_vec());

@@ -291,7 +291,7 @@ fn steps_that_cannot_be_computed_are_refused_and_change_nothing() {
         tokens: &[1, 2, 3],
         start: 0,
         block_table: &[0],
-        wants_logits: true,
+        logits: 1,
     };
     let mut logits = Logits::default();
     executor.forward(&[good], &mut logits).unwrap();
@@ -305,6 +305,14 @@ fn steps_that_cannot_be_computed_are_refused_and_change_nothing() {
                 ..good
             },
             ExecutorError::EmptyRow { row: 1 },
+        ),
+        (
+            StepRow { logits: 4, ..good },
+            ExecutorError::Logits {
+                row: 1,
+                wanted: 4,
+                tokens: 3,
+            },
         ),
         (
             StepRow {

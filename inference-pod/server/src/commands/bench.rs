@@ -154,7 +154,7 @@ impl Sequence {
             tokens: &self.tokens[start..end],
             start,
             block_table: &self.blocks,
-            wants_logits: end == wanted_at,
+            logits: usize::from(end == wanted_at),
         };
         executor.forward(&[row], &mut self.logits)
     }

@@ -262,7 +262,7 @@ impl EngineLoop {
             tokens: &self.scheduler.tokens(row.sequence)[row.start..row.start + row.len],
             start: row.start,
             block_table: self.scheduler.block_table(row.sequence),
-            wants_logits: row.wants_logits,
+            logits: row.logits,
         };
         let step_rows: Vec<StepRow<'_>> = rows.iter().map(step_row).collect();
         self.executor.forward(&step_rows, &mut self.logits)
@@ -290,9 +290,9 @@ impl EngineLoop {
     fn record(&mut self, rows: &[PlannedRow]) {
         let mut logits_row = 0;
         for row in rows {
-            if row.wants_logits {
-                self.sample(row, logits_row);
-                logits_row += 1;
+            if row.logits > 0 {
+                self.sample(row, logits_row + row.logits - 1);
+                logits_row += row.logits;
             } else {
                 self.scheduler.record(row, None);
             }

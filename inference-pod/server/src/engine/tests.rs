@@ -41,7 +41,7 @@ impl Executor for Faulty {
             _ => self.inner.forward(rows, logits)?,
         }
         if let Some(row) = hit {
-            let wanted = rows[..row].iter().filter(|row| row.wants_logits).count();
+            let wanted = rows[..row].iter().map(|row| row.logits).sum();
             logits.row_mut(wanted).fill(f32::NAN);
         }
         Ok(())

@@ -56,10 +56,10 @@ fn engine(profile: &PodProfile, arrivals: &[Arrival]) -> Vec<(Nanos, Nanos)> {
         now += step(profile, &plan);
         for row in &plan.rows {
             let index = ids[&row.sequence];
-            if row.wants_logits && times[index].0 == 0 {
+            if row.logits > 0 && times[index].0 == 0 {
                 times[index].0 = now;
             }
-            if let Progress::Finished(_) = scheduler.record(row, row.wants_logits.then_some(2)) {
+            if let Progress::Finished(_) = scheduler.record(row, (row.logits > 0).then_some(2)) {
                 times[index].1 = now;
             }
         }
