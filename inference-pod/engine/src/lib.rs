@@ -10,16 +10,23 @@
 //! 4. [`Scheduler::finish`] (or [`Scheduler::cancel`]) gives a sequence's blocks back at once.
 
 mod blocks;
-mod free_list;
+mod class;
+mod keys;
 mod random;
 mod sampling;
 mod scheduler;
+mod scope;
 mod sequence;
 
-pub use blocks::{Block, BlockPool, BlockTable};
+pub use blocks::{
+    Block, BlockPool, BlockTable, Complete, Content, Found, Link, Mutable, PoolState, Shared,
+};
+pub use class::Class;
+pub use keys::{BlockKey, KeySeed};
 pub use random::{derive_seed, uniform};
 pub use sampling::{SampleError, Sampler, SamplingError, SamplingParams};
 pub use scheduler::{
     LengthLimit, Limits, LimitsError, Load, PlannedRow, Progress, Refusal, Scheduler, StepPlan,
 };
+pub use scope::{CacheScope, ScopeParts};
 pub use sequence::{FinishReason, NewSequence, SequenceId};

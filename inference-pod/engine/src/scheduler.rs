@@ -293,15 +293,16 @@ impl Scheduler {
         plan
     }
 
-    /// Tells what came of a row: its tokens are computed and, where it wanted logits, `sampled` is the next token.
+    /// Tells what came of a row: its tokens are computed and `sampled` are the tokens that follow: none where it wanted no
+    /// logits, one for a plain row, up to one more than it had drafts.
     ///
     /// A sequence that this ends is forgotten at once.
-    pub fn record(&mut self, row: &PlannedRow, sampled: Option<u32>) -> Progress {
+    pub fn record(&mut self, row: &PlannedRow, sampled: &[u32]) -> Progress {
         let Some(sequence) = self.sequences.get_mut(&row.sequence) else {
             return Progress::Unknown;
         };
         sequence.computed = row.start + row.len;
-        match sampled.and_then(|token| sequence.append(token)) {
+        match sampled.iter().find_map(|token| sequence.append(*token)) {
             None => Progress::Running,
             Some(reason) => {
                 self.finish(row.sequence);

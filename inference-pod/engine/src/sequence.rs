@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::blocks::BlockTable;
+use crate::class::Class;
+use crate::scope::CacheScope;
 
 /// Names a sequence for as long as its scheduler lives. Ids grow in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,7 +21,7 @@ pub enum FinishReason {
 }
 
 /// What a caller submits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NewSequence {
     /// The prompt, at least one token.
     pub prompt: Vec<u32>,
@@ -27,6 +29,14 @@ pub struct NewSequence {
     pub max_new_tokens: usize,
     /// Tokens that end the sequence when sampled, such as end of turn. Not part of the answer.
     pub stop_tokens: Arc<[u32]>,
+    /// How urgent it is.
+    pub class: Class,
+    /// When it is worth nothing any more, on the scheduler's clock; never when `None`.
+    pub deadline: Option<Duration>,
+    /// Whose KV blocks it may read, and who may read its own.
+    pub scope: CacheScope,
+    /// The logits of every token of the prompt are wanted, so all of it is computed, whatever is kept of it.
+    pub prompt_logits: bool,
 }
 
 /// A sequence in the scheduler. `computed` of its tokens have their keys and values in its blocks.

@@ -86,6 +86,7 @@ impl World {
             prompt: prompt.clone(),
             max_new_tokens,
             stop_tokens: Arc::from([STOP]),
+            ..NewSequence::default()
         };
         match self.scheduler.submit(new, self.now()) {
             Ok(id) => {
@@ -178,7 +179,7 @@ impl World {
 
     fn record(&mut self, row: &PlannedRow) {
         let Some(known) = self.known.get_mut(&row.sequence) else {
-            assert_eq!(self.scheduler.record(row, Some(STOP)), Progress::Unknown);
+            assert_eq!(self.scheduler.record(row, &[STOP]), Progress::Unknown);
             return;
         };
         known.computed += row.len;
@@ -190,7 +191,7 @@ impl World {
         };
         let progress = self
             .scheduler
-            .record(row, (row.logits > 0).then_some(sampled));
+            .record(row, &vec![sampled; row.logits]);
         if row.logits > 0 && !stops {
             known.answer.push(sampled);
         }

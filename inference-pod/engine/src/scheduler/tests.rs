@@ -23,6 +23,7 @@ fn request(prompt_tokens: usize, max_new_tokens: usize) -> NewSequence {
         prompt: vec![1; prompt_tokens],
         max_new_tokens,
         stop_tokens: Arc::from([STOP]),
+        ..NewSequence::default()
     }
 }
 
@@ -41,7 +42,7 @@ impl Scheduler {
         let plan = self.schedule(seconds(1));
         let mut finished = Vec::new();
         for row in &plan.rows {
-            if let Progress::Finished(reason) = self.record(row, (row.logits > 0).then_some(token))
+            if let Progress::Finished(reason) = self.record(row, &vec![token; row.logits])
             {
                 finished.push((row.sequence, reason));
             }
@@ -279,8 +280,8 @@ fn a_row_of_a_sequence_cancelled_during_the_step_changes_nothing() {
     let (gone, stays) = (scheduler.add(4, 4), scheduler.add(4, 4));
     let plan = scheduler.schedule(seconds(0));
     scheduler.cancel(gone);
-    assert_eq!(scheduler.record(&plan.rows[0], Some(2)), Progress::Unknown);
-    assert_eq!(scheduler.record(&plan.rows[1], Some(2)), Progress::Running);
+    assert_eq!(scheduler.record(&plan.rows[0], &[2]), Progress::Unknown);
+    assert_eq!(scheduler.record(&plan.rows[1], &[2]), Progress::Running);
     assert_eq!(scheduler.tokens(stays).len(), 5);
 }
 

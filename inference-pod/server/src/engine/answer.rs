@@ -43,6 +43,7 @@ impl Answer {
                 prompt,
                 max_new_tokens,
                 stop_tokens,
+                ..NewSequence::default()
             },
             answer,
         )

@@ -294,7 +294,7 @@ impl EngineLoop {
                 self.sample(row, logits_row + row.logits - 1);
                 logits_row += row.logits;
             } else {
-                self.scheduler.record(row, None);
+                self.scheduler.record(row, &[]);
             }
         }
     }
@@ -305,7 +305,7 @@ impl EngineLoop {
         };
         match live.answer.sample(self.logits.row_mut(logits_row)) {
             Ok(token) => {
-                let progress = self.scheduler.record(row, Some(token));
+                let progress = self.scheduler.record(row, &[token]);
                 self.advance(row.sequence, token, progress);
             }
             Err(error) => self.fail(row.sequence, error.into()),

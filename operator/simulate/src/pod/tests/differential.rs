@@ -44,6 +44,7 @@ fn engine(profile: &PodProfile, arrivals: &[Arrival]) -> Vec<(Nanos, Nanos)> {
                 prompt: vec![1; arrival.prompt_tokens as usize],
                 max_new_tokens: arrival.output_tokens as usize,
                 stop_tokens: [].into(),
+                ..NewSequence::default()
             };
             let id = scheduler.submit(sequence, Duration::ZERO).expect("fits");
             ids.insert(id, next);
@@ -59,7 +60,7 @@ fn engine(profile: &PodProfile, arrivals: &[Arrival]) -> Vec<(Nanos, Nanos)> {
             if row.logits > 0 && times[index].0 == 0 {
                 times[index].0 = now;
             }
-            if let Progress::Finished(_) = scheduler.record(row, (row.logits > 0).then_some(2)) {
+            if let Progress::Finished(_) = scheduler.record(row, &vec![2; row.logits]) {
                 times[index].1 = now;
             }
         }

@@ -1,7 +1,6 @@
 //! The order in which free blocks are reused: an intrusive doubly linked list over block ids.
 //!
-//! Links live in one array, so taking a block out of the middle is O(1). Nothing needs that but a prefix index, whose
-//! hits revive free blocks; a plain stack would do until then, but would not give the order the index relies on.
+//! Links live in one array, so taking a block out of the middle is O(1): that is what a hit on a free block does.
 
 /// No block: the end of the list in either direction.
 const NONE: u32 = u32::MAX;
@@ -15,7 +14,7 @@ struct Links {
 
 /// Free blocks, next to be reused at the front.
 #[derive(Debug)]
-pub(crate) struct FreeList {
+pub(super) struct FreeList {
     links: Vec<Links>,
     front: u32,
     back: u32,
@@ -24,7 +23,7 @@ pub(crate) struct FreeList {
 
 impl FreeList {
     /// A list of the blocks `0..count`, in that order.
-    pub(crate) fn full(count: u32) -> Self {
+    pub(super) fn full(count: u32) -> Self {
         let links = Links {
             previous: NONE,
             next: NONE,
@@ -42,11 +41,11 @@ impl FreeList {
         list
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn pop_front(&mut self) -> Option<u32> {
+    pub(super) fn pop_front(&mut self) -> Option<u32> {
         (self.front != NONE).then(|| {
             let id = self.front;
             self.unlink(id);
@@ -55,14 +54,25 @@ impl FreeList {
     }
 
     /// Puts a block where it is reused next.
-    pub(crate) fn push_front(&mut self, id: u32) {
+    pub(super) fn push_front(&mut self, id: u32) {
         let next = self.front;
         self.link(id, NONE, next);
     }
 
-    fn push_back(&mut self, id: u32) {
+    /// Puts a block where it is reused last.
+    pub(super) fn push_back(&mut self, id: u32) {
         let previous = self.back;
         self.link(id, previous, NONE);
+    }
+
+    /// Blocks in the order in which they will be reused.
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let first = (self.front != NONE).then_some(self.front);
+        std::iter::successors(first, |id| {
+            let next = self.links[*id as usize].next;
+            (next != NONE).then_some(next)
+        })
     }
 
     fn link(&mut self, id: u32, previous: u32, next: u32) {
@@ -80,7 +90,8 @@ impl FreeList {
         self.len += 1;
     }
 
-    fn unlink(&mut self, id: u32) {
+    /// Takes a block out of the middle.
+    pub(super) fn unlink(&mut self, id: u32) {
         let Links {
             previous,
             next,
