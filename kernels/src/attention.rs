@@ -3,7 +3,8 @@
 //! The tokens a query sees are cut into chunks of 128 counted from position 0. A chunk yields its largest score, the sum
 //! of its exponentials and their weighted values; chunks are merged in order. A prompt's tile of queries walks its chunks
 //! one after another, a decoding token's chunks may be spread over threads and are merged afterwards: the operations are the
-//! same, so results depend neither on how a prompt was cut nor on threads.
+//! same, so results depend neither on how a prompt was cut nor on threads. A window leaves out whole chunks and blocks before
+//! it and gives the tokens left in its first block weight zero, which changes no sum.
 
 use std::sync::Mutex;
 
@@ -25,8 +26,8 @@ const TILE_ROWS: usize = 24;
 /// Scores below which waking threads costs more than it saves.
 const SERIAL_SCORES: usize = 512;
 
-/// Heads of one attention layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Heads of one attention layer, and how its scores come about.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
     /// Query heads, a multiple of `kv_heads`.
     pub heads: usize,
@@ -34,9 +35,36 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// Values of a head.
     pub head_dim: usize,
+    /// Tokens a token sees, itself the last of them; all before it when `None`. At least 1.
+    pub window: Option<usize>,
+    /// Scores `s` become `softcap * tanh(s / softcap)`, after scaling. Above 0.
+    pub softcap: Option<f32>,
+    /// What dot products of queries and keys are multiplied by.
+    pub scale: f32,
 }
 
 impl AttentionShape {
+    /// Heads that see all tokens before them, with the usual scale of `1 / sqrt(head_dim)` and no cap.
+    pub fn new(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            window: None,
+            softcap: None,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+        }
+    }
+
+    /// First position that the token at `position` sees.
+    #[inline(always)]
+    pub(crate) fn first_seen(&self, position: usize) -> usize {
+        match self.window {
+            Some(window) => (position + 1).saturating_sub(window),
+            None => 0,
+        }
+    }
+
     /// Values of a row of queries, keys and values.
     pub fn row_width(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
@@ -51,6 +79,11 @@ impl AttentionShape {
             (self.kv_heads, self.head_dim),
             (cache.kv_heads, cache.head_dim),
             "the store has these heads"
+        );
+        assert!(self.window != Some(0), "a token sees itself");
+        assert!(
+            self.softcap.is_none_or(|cap| cap > 0.0),
+            "a cap of scores is above 0"
         );
     }
 
@@ -140,7 +173,7 @@ struct Unit {
     tokens: usize,
     row: usize,
     kv_head: usize,
-    /// First chunk and the number of them; all of them unless `partial`.
+    /// First chunk and the number of them; all that the tile sees unless `partial`.
     chunk: usize,
     chunks: usize,
     /// Where among the partial results this unit's go.
@@ -204,7 +237,8 @@ pub fn attend(
             memory: &mut memory,
         });
     };
-    let scores: usize = segments.iter().map(|s| s.count * (s.start + s.count)).sum();
+    let seen = |s: &Segment<'_>| (s.start + s.count).min(shape.window.unwrap_or(usize::MAX));
+    let scores: usize = segments.iter().map(|s| s.count * seen(s)).sum();
     if scores * shape.heads < SERIAL_SCORES {
         (0..units.len()).for_each(|item| compute(0, item));
     } else {
@@ -233,7 +267,9 @@ fn plan(shape: AttentionShape, segments: &[Segment<'_>]) -> (Vec<Unit>, usize) {
     for (index, segment) in segments.iter().enumerate() {
         for token in (0..segment.count).step_by(tile_tokens).rev() {
             let tokens = tile_tokens.min(segment.count - token);
-            let chunks = (segment.start + token + tokens).div_ceil(CHUNK);
+            let position = segment.start + token;
+            let chunk = shape.first_seen(position) / CHUNK;
+            let chunks = (position + tokens).div_ceil(CHUNK) - chunk;
             for kv_head in 0..shape.kv_heads {
                 let unit = Unit {
                     segment: index,
@@ -241,7 +277,7 @@ fn plan(shape: AttentionShape, segments: &[Segment<'_>]) -> (Vec<Unit>, usize) {
                     tokens,
                     row: first_row + token,
                     kv_head,
-                    chunk: 0,
+                    chunk,
                     chunks,
                     partial: None,
                 };
@@ -249,10 +285,10 @@ fn plan(shape: AttentionShape, segments: &[Segment<'_>]) -> (Vec<Unit>, usize) {
                     units.push(unit);
                     continue;
                 }
-                units.extend((0..chunks).map(|chunk| Unit {
-                    chunk,
+                units.extend((0..chunks).map(|index| Unit {
+                    chunk: chunk + index,
                     chunks: 1,
-                    partial: Some(partials + chunk),
+                    partial: Some(partials + index),
                     ..unit
                 }));
                 partials += chunks;

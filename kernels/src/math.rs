@@ -1,4 +1,4 @@
-//! Exponential and SiLU, sixteen lanes at a time.
+//! Exponential, gates and soft caps, sixteen lanes at a time.
 
 use crate::cpu::{Cpu, Kernel};
 use crate::simd::{LANES, Simd};
@@ -45,6 +45,53 @@ pub(crate) unsafe fn silu<S: Simd>(x: S::F) -> S::F {
     unsafe { S::div(x, S::add(S::splat(1.0), exp::<S>(S::sub(S::splat(0.0), x)))) }
 }
 
+/// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, for which `x / (1 + e^(-2 u))` is another way of writing.
+#[inline(always)]
+pub(crate) unsafe fn gelu_tanh<S: Simd>(x: S::F) -> S::F {
+    const MINUS_TWO_ROOT: f32 = -1.595_769_1;
+    // SAFETY: arithmetic only; the caller has the instruction set.
+    unsafe {
+        let cubic = S::fma(S::mul(x, x), S::splat(0.044_715), S::splat(1.0));
+        let exponent = S::mul(S::mul(x, S::splat(MINUS_TWO_ROOT)), cubic);
+        S::div(x, S::add(S::splat(1.0), exp::<S>(exponent)))
+    }
+}
+
+/// `cap * tanh(x / cap)`, within `3e-7 * cap`.
+#[inline(always)]
+pub(crate) unsafe fn softcap<S: Simd>(x: S::F, cap: f32) -> S::F {
+    // SAFETY: arithmetic only; the caller has the instruction set.
+    unsafe {
+        // tanh(y) = (1 - e^-2|y|) / (1 + e^-2|y|) with the sign of y: no overflow.
+        let e = exp::<S>(S::mul(S::abs(x), S::splat(-2.0 / cap)));
+        let one = S::splat(1.0);
+        let size = S::mul(S::splat(cap), S::div(S::sub(one, e), S::add(one, e)));
+        S::select_lt(x, S::splat(0.0), S::sub(S::splat(0.0), size), size)
+    }
+}
+
+/// What a gated feed-forward layer does to its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / (1 + e^-x)`: Llama, Mistral, Qwen, Phi-3.
+    Silu,
+    /// The Gaussian error linear unit by its hyperbolic tangent: Gemma.
+    GeluTanh,
+}
+
+impl Activation {
+    #[inline(always)]
+    pub(crate) unsafe fn apply<S: Simd>(self, x: S::F) -> S::F {
+        // SAFETY: arithmetic only; the caller has the instruction set.
+        unsafe {
+            match self {
+                Self::Silu => silu::<S>(x),
+                Self::GeluTanh => gelu_tanh::<S>(x),
+            }
+        }
+    }
+}
+
 /// The first `count` (1..=16) lanes from `p`, zeros after.
 #[inline(always)]
 pub(crate) unsafe fn load_partial<S: Simd>(p: *const f32, count: usize) -> S::F {
@@ -73,16 +120,27 @@ pub(crate) unsafe fn store_partial<S: Simd>(p: *mut f32, x: S::F, count: usize) 
     }
 }
 
-struct Map<'a, const SILU: bool>(&'a mut [f32]);
+#[derive(Clone, Copy)]
+enum Function {
+    Exp,
+    Gate(Activation),
+    Softcap(f32),
+}
 
-impl<const SILU: bool> Kernel for Map<'_, SILU> {
+struct Map<'a>(Function, &'a mut [f32]);
+
+impl Kernel for Map<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for chunk in self.0.chunks_mut(LANES) {
+        for chunk in self.1.chunks_mut(LANES) {
             // SAFETY: loads and stores stay within the chunk's length.
             unsafe {
                 let x = load_partial::<S>(chunk.as_ptr(), chunk.len());
-                let y = if SILU { silu::<S>(x) } else { exp::<S>(x) };
+                let y = match self.0 {
+                    Function::Exp => exp::<S>(x),
+                    Function::Gate(activation) => activation.apply::<S>(x),
+                    Function::Softcap(cap) => softcap::<S>(x, cap),
+                };
                 store_partial::<S>(chunk.as_mut_ptr(), y, chunk.len());
             }
         }
@@ -91,12 +149,17 @@ impl<const SILU: bool> Kernel for Map<'_, SILU> {
 
 /// Replaces every `x` by `e^x` (0 below -87, `e^88` above 88).
 pub fn exp_rows(cpu: Cpu, x: &mut [f32]) {
-    cpu.execute(Map::<false>(x));
+    cpu.execute(Map(Function::Exp, x));
 }
 
-/// Replaces every `x` by `x / (1 + e^-x)`.
-pub fn silu_rows(cpu: Cpu, x: &mut [f32]) {
-    cpu.execute(Map::<true>(x));
+/// Applies `activation` to every `x`.
+pub fn activate_rows(cpu: Cpu, activation: Activation, x: &mut [f32]) {
+    cpu.execute(Map(Function::Gate(activation), x));
+}
+
+/// Replaces every `x` by `cap * tanh(x / cap)`; `cap` is above 0.
+pub fn softcap_rows(cpu: Cpu, cap: f32, x: &mut [f32]) {
+    cpu.execute(Map(Function::Softcap(cap), x));
 }
 
 #[cfg(test)]
@@ -148,13 +211,60 @@ mod tests {
         for cpu in Cpu::available() {
             let x = grid(-100.0, 100.0);
             let mut y = x.clone();
-            silu_rows(cpu, &mut y);
+            activate_rows(cpu, Activation::Silu, &mut y);
             for (&x, &y) in x.iter().zip(&y) {
                 let truth = f64::from(x) / (1.0 + (-f64::from(x)).exp());
                 assert!(
                     (f64::from(y) - truth).abs() <= 4e-7 * truth.abs() + 1e-30,
                     "silu({x}) = {y}, not {truth}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn gelu_matches_double_precision_and_paths_agree_bit_for_bit() {
+        let x = grid(-20.0, 20.0);
+        let mut portable = x.clone();
+        activate_rows(Cpu::portable(), Activation::GeluTanh, &mut portable);
+        for (&x, &y) in x.iter().zip(&portable) {
+            let x = f64::from(x);
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+            let truth = 0.5 * x * (1.0 + u.tanh());
+            assert!(
+                (f64::from(y) - truth).abs() <= 5e-7 * x.abs(),
+                "gelu({x}) = {y}, not {truth}"
+            );
+        }
+        for cpu in Cpu::available() {
+            let mut y = x.clone();
+            activate_rows(cpu, Activation::GeluTanh, &mut y);
+            assert_eq!(y, portable, "{}", cpu.name());
+        }
+        let mut far = [-1e30, 1e30, 0.0];
+        activate_rows(Cpu::detect(), Activation::GeluTanh, &mut far);
+        assert_eq!(far[1..], [1e30, 0.0]);
+        assert!(far[0].abs() <= 1e-7, "{}", far[0]);
+    }
+
+    #[test]
+    fn softcap_matches_double_precision_and_never_passes_the_cap() {
+        for cap in [1.0f32, 30.0, 50.0] {
+            let x = grid(-1e3, 1e3);
+            let mut portable = x.clone();
+            softcap_rows(Cpu::portable(), cap, &mut portable);
+            for (&x, &y) in x.iter().zip(&portable) {
+                let truth = f64::from(cap) * (f64::from(x) / f64::from(cap)).tanh();
+                assert!(
+                    (f64::from(y) - truth).abs() <= 3e-7 * f64::from(cap),
+                    "{x} {y} {truth}"
+                );
+                assert!(y.abs() <= cap);
+            }
+            for cpu in Cpu::available() {
+                let mut y = x.clone();
+                softcap_rows(cpu, cap, &mut y);
+                assert_eq!(y, portable, "{}", cpu.name());
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::activation::{BLOCK, BlockWriter, GROUP_ROWS, Q8Block, QuantisedRows};
 use crate::buffer::SharedMut;
 use crate::cpu::{Cpu, Kernel};
 use crate::format::Format;
-use crate::math::{silu, store_partial};
+use crate::math::{Activation, store_partial};
 use crate::pack::{PANEL_COLUMNS, PackedMatrix};
 use crate::pool::ThreadPool;
 use crate::simd::{LANES, Simd};
@@ -40,7 +40,7 @@ pub enum Output<'a> {
     Store(&'a mut [f32]),
     /// Adds to them.
     Add(&'a mut [f32]),
-    /// Made to hold the rows ([`swiglu`] only).
+    /// Made to hold the rows ([`gated`] only).
     Quantise(&'a mut QuantisedRows),
 }
 
@@ -86,13 +86,14 @@ pub fn matmul(
     job.spread(cpu, pool, weights.iter().map(|w| w.panels()).sum());
 }
 
-/// `silu(x * gate) * (x * up)` for every row of `input`: rows of `gate.n()` values, or blocks.
+/// `activation(x * gate) * (x * up)` for every row of `input`: rows of `gate.n()` values, or blocks.
 ///
 /// # Panics
 /// When shapes do not fit, or `out` is [`Output::Add`].
-pub fn swiglu(
+pub fn gated(
     cpu: Cpu,
     pool: &ThreadPool,
+    activation: Activation,
     gate: &PackedMatrix,
     up: &PackedMatrix,
     input: Input<'_>,
@@ -107,12 +108,12 @@ pub fn swiglu(
     let task = match out {
         Output::Store(out) => {
             assert_eq!(out.len(), input.rows * width, "one output a row and column");
-            Task::SwigluF32(SharedMut::new(out))
+            Task::GatedF32(SharedMut::new(out), activation)
         }
         Output::Quantise(out) => {
             assert!(width.is_multiple_of(BLOCK), "whole blocks");
             out.resize(input.rows, width);
-            let task = Task::SwigluQ8(out.writer());
+            let task = Task::GatedQ8(out.writer(), activation);
             Job {
                 weights: &weights,
                 input,
@@ -159,8 +160,8 @@ enum Task {
         add: bool,
     },
     /// A unit is two panels of the gate and two of the other: 32 outputs.
-    SwigluF32(SharedMut<f32>),
-    SwigluQ8(BlockWriter),
+    GatedF32(SharedMut<f32>, Activation),
+    GatedQ8(BlockWriter, Activation),
 }
 
 #[derive(Clone, Copy)]
@@ -300,7 +301,7 @@ impl Part<'_> {
                     let (matrix, panel, _) = job.locate(unit);
                     (1, [(matrix, panel); 4])
                 }
-                Task::SwigluF32(_) | Task::SwigluQ8(_) => {
+                Task::GatedF32(..) | Task::GatedQ8(..) => {
                     let [gate, up] = [job.weights[0], job.weights[1]];
                     let second = (2 * unit + 1).min(gate.panels() - 1);
                     (
@@ -334,21 +335,24 @@ impl Part<'_> {
                         store_partial::<S>(at, x, count);
                     }
                 }
-                Task::SwigluF32(out) => {
+                Task::GatedF32(out, activation) => {
                     for r in 0..R {
                         for (half, column) in [(0, 2 * unit * LANES), (1, (2 * unit + 1) * LANES)] {
                             if column < job.width {
-                                let h = S::mul(silu::<S>(read(2 * half)[r]), read(2 * half + 1)[r]);
+                                let h = S::mul(
+                                    activation.apply::<S>(read(2 * half)[r]),
+                                    read(2 * half + 1)[r],
+                                );
                                 let at = out.at((row + r) * job.width + column);
                                 store_partial::<S>(at, h, (job.width - column).min(LANES));
                             }
                         }
                     }
                 }
-                Task::SwigluQ8(out) => {
+                Task::GatedQ8(out, activation) => {
                     for r in 0..R {
-                        let first = S::mul(silu::<S>(read(0)[r]), read(1)[r]);
-                        let second = S::mul(silu::<S>(read(2)[r]), read(3)[r]);
+                        let first = S::mul(activation.apply::<S>(read(0)[r]), read(1)[r]);
+                        let second = S::mul(activation.apply::<S>(read(2)[r]), read(3)[r]);
                         out.write::<S>(row + r, unit, [first, second]);
                     }
                 }

@@ -7,13 +7,15 @@ use crate::math::{load_partial, store_partial};
 use crate::pool::ThreadPool;
 use crate::simd::{LANES, Simd};
 
-/// Where normalised rows go: as `f32` for float weights, as bytes for quantised ones, or both.
+/// Where normalised rows go: as `f32` for float weights, as bytes for quantised ones, onto a sum, or several of these.
 #[derive(Default)]
 pub struct NormOutput<'a> {
     /// Rows of `k` values.
     pub f32: Option<&'a mut [f32]>,
     /// Made to hold the rows.
     pub q8: Option<&'a mut QuantisedRows>,
+    /// Rows of `k` values that they are added to.
+    pub add: Option<&'a mut [f32]>,
 }
 
 struct Row<'a> {
@@ -23,6 +25,7 @@ struct Row<'a> {
     f32: Option<*mut f32>,
     index: usize,
     q8: Option<BlockWriter>,
+    add: Option<*mut f32>,
 }
 
 impl Row<'_> {
@@ -65,6 +68,13 @@ impl Kernel for Row<'_> {
                     store_partial::<S>(out.add(at), self.lanes::<S>(at, scale), k - at);
                 }
             }
+            if let Some(out) = self.add {
+                for at in (0..k).step_by(LANES) {
+                    let sum = load_partial::<S>(out.add(at), k - at);
+                    let sum = S::add(sum, self.lanes::<S>(at, scale));
+                    store_partial::<S>(out.add(at), sum, k - at);
+                }
+            }
             if let Some(out) = self.q8 {
                 for block in 0..k / BLOCK {
                     let first = self.lanes::<S>(block * BLOCK, scale);
@@ -91,10 +101,11 @@ pub fn rms_norm(
     let k = weight.len();
     assert!(k > 0 && x.len().is_multiple_of(k), "whole rows");
     let rows = x.len() / k;
-    let f32_out = out.f32.map(|out| {
+    let shared = |out: &mut [f32]| {
         assert_eq!(out.len(), x.len(), "as many outputs as inputs");
         SharedMut::new(out)
-    });
+    };
+    let (f32_out, add_out) = (out.f32.map(shared), out.add.map(shared));
     let mut q8 = out.q8;
     let q8_out = q8.as_mut().map(|out| {
         assert!(k.is_multiple_of(BLOCK), "whole blocks");
@@ -105,6 +116,8 @@ pub fn rms_norm(
         for row in range {
             // SAFETY: `row` is below `rows`, for which there is room, and belongs to this thread.
             let f32 = f32_out.map(|p| unsafe { p.at(row * k) });
+            // SAFETY: as above.
+            let add = add_out.map(|p| unsafe { p.at(row * k) });
             cpu.execute(Row {
                 x: &x[row * k..][..k],
                 weight,
@@ -112,6 +125,7 @@ pub fn rms_norm(
                 f32,
                 index: row,
                 q8: q8_out,
+                add,
             });
         }
     });
@@ -135,7 +149,7 @@ mod tests {
             let mut first: Option<Vec<f32>> = None;
             for cpu in Cpu::available() {
                 let mut y = vec![0.0; rows * k];
-                rms_norm(cpu, &pool, x, weight, 1e-5, NormOutput { f32: Some(&mut y), q8: None });
+                rms_norm(cpu, &pool, x, weight, 1e-5, NormOutput { f32: Some(&mut y), ..NormOutput::default() });
                 for (x, y) in x.chunks(k).zip(y.chunks(k)) {
                     let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / k as f64;
                     for i in 0..k {
@@ -144,6 +158,11 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(first.get_or_insert_with(|| y.clone()), &y);
+                let mut sum: Vec<f32> = (0..rows * k).map(|i| i as f32).collect();
+                rms_norm(cpu, &pool, x, weight, 1e-5, NormOutput { add: Some(&mut sum), ..NormOutput::default() });
+                for (i, (sum, y)) in sum.iter().zip(&y).enumerate() {
+                    prop_assert_eq!(*sum, i as f32 + y);
+                }
             }
         }
     }
@@ -165,6 +184,7 @@ mod tests {
                 NormOutput {
                     f32: Some(&mut plain),
                     q8: Some(&mut fused),
+                    add: None,
                 },
             );
             let mut after = QuantisedRows::default();

@@ -1,4 +1,5 @@
-//! Rotary position embedding over adjacent pairs, fused with the storing of keys and values.
+//! What happens to queries, keys and values between their product and attention, in one pass over a row: biases,
+//! normalisation of heads, rotary position embedding, and the storing of keys and values.
 
 use crate::attention::{AttentionShape, Segment};
 use crate::buffer::SharedMut;
@@ -8,11 +9,23 @@ use crate::math::{load_partial, store_partial};
 use crate::pool::ThreadPool;
 use crate::simd::{LANES, Simd};
 
+/// Which values of a head turn together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Values `2i` and `2i + 1`: the order of Llama's weights in GGUF files.
+    Adjacent,
+    /// Values `i` and `dims / 2 + i`: GPT-NeoX, Qwen, Gemma, Phi-3, and every Hugging Face file.
+    Halves,
+}
+
 /// Cosines and sines for the tokens of a step. Angles are computed in double precision.
 #[derive(Debug)]
 pub struct RopeTable {
+    style: RopeStyle,
     frequencies: Vec<f64>,
-    /// For each token `dims` cosines (each twice, as pairs share one), then `dims` sines, negative for the even lane.
+    magnitude: f64,
+    /// A row a token. [`RopeStyle::Adjacent`]: `dims` cosines (each twice, as pairs share one), then `dims` sines, negative
+    /// for the even lane. [`RopeStyle::Halves`]: `dims / 2` cosines, then `dims / 2` sines.
     rows: Vec<f32>,
 }
 
@@ -22,7 +35,7 @@ impl RopeTable {
     ///
     /// # Panics
     /// When `dims` is odd or `factors` are neither empty nor `dims / 2`.
-    pub fn new(dims: usize, base: f32, factors: &[f32]) -> Self {
+    pub fn new(style: RopeStyle, dims: usize, base: f32, factors: &[f32]) -> Self {
         assert!(
             dims.is_multiple_of(2) && (factors.is_empty() || factors.len() == dims / 2),
             "a factor a pair"
@@ -31,8 +44,16 @@ impl RopeTable {
             let factor = factors.get(i).map_or(1.0, |&f| f64::from(f));
             f64::from(base).powf(-2.0 * i as f64 / dims as f64) / factor
         };
+        Self::from_frequencies(style, (0..dims / 2).map(frequency).collect(), 1.0)
+    }
+
+    /// A table whose pair `i` turns by `frequencies[i]` radians a position; cosines and sines are multiplied by `magnitude`
+    /// (1 but for YaRN's attention factor).
+    pub fn from_frequencies(style: RopeStyle, frequencies: Vec<f64>, magnitude: f64) -> Self {
         Self {
-            frequencies: (0..dims / 2).map(frequency).collect(),
+            style,
+            frequencies,
+            magnitude,
             rows: Vec::new(),
         }
     }
@@ -42,19 +63,68 @@ impl RopeTable {
         2 * self.frequencies.len()
     }
 
+    fn row_width(&self) -> usize {
+        match self.style {
+            RopeStyle::Adjacent => 2 * self.dims(),
+            RopeStyle::Halves => self.dims(),
+        }
+    }
+
     /// Computes the rows of tokens at `positions`, in order.
     pub fn fill(&mut self, positions: impl Iterator<Item = usize>) {
         self.rows.clear();
         for position in positions {
             let angles = || {
-                self.frequencies
-                    .iter()
-                    .map(|f| (position as f64 * f).sin_cos())
+                self.frequencies.iter().map(|f| {
+                    let (sin, cos) = (position as f64 * f).sin_cos();
+                    ((sin * self.magnitude) as f32, (cos * self.magnitude) as f32)
+                })
             };
-            self.rows
-                .extend(angles().flat_map(|(_, cos)| [cos as f32; 2]));
-            self.rows
-                .extend(angles().flat_map(|(sin, _)| [-sin as f32, sin as f32]));
+            match self.style {
+                RopeStyle::Adjacent => {
+                    self.rows.extend(angles().flat_map(|(_, cos)| [cos; 2]));
+                    self.rows.extend(angles().flat_map(|(sin, _)| [-sin, sin]));
+                }
+                RopeStyle::Halves => {
+                    self.rows.extend(angles().map(|(_, cos)| cos));
+                    self.rows.extend(angles().map(|(sin, _)| sin));
+                }
+            }
+        }
+    }
+}
+
+/// Weights that normalise each head of queries and of keys by its root mean square, before it is turned.
+#[derive(Clone, Copy, Debug)]
+pub struct QkNorm<'a> {
+    /// `head_dim` weights for queries.
+    pub query: &'a [f32],
+    /// `head_dim` weights for keys.
+    pub key: &'a [f32],
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// What happens to a row of queries, keys and values before it is turned and stored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QkvAdjust<'a> {
+    /// Added first: a row of queries', keys' and values' biases.
+    pub bias: Option<&'a [f32]>,
+    /// Then applied to queries and keys.
+    pub norm: Option<QkNorm<'a>>,
+}
+
+impl QkvAdjust<'_> {
+    fn assert_fits(&self, shape: AttentionShape) {
+        if let Some(bias) = self.bias {
+            assert_eq!(bias.len(), shape.row_width(), "a bias a value of a row");
+        }
+        if let Some(norm) = self.norm {
+            assert_eq!(
+                (norm.query.len(), norm.key.len()),
+                (shape.head_dim, shape.head_dim),
+                "a weight a value of a head"
+            );
         }
     }
 }
@@ -62,39 +132,108 @@ impl RopeTable {
 struct Token<'a> {
     row: *mut f32,
     cos_sin: &'a [f32],
+    style: RopeStyle,
     shape: AttentionShape,
+    adjust: QkvAdjust<'a>,
     writer: KvWriter<'a>,
     place: (u32, usize),
 }
 
 impl Token<'_> {
-    /// Lanes `at..` of the head at `x`, turned where they are to be.
     #[inline(always)]
-    unsafe fn turned<S: Simd>(&self, x: *const f32, at: usize) -> S::F {
-        let (dims, head_dim) = (self.cos_sin.len() / 2, self.shape.head_dim);
-        // SAFETY: `at` is below the head's length; partial loads stay within the head and the table's row.
+    unsafe fn add_bias<S: Simd>(&self, bias: &[f32]) {
+        // SAFETY: the row and its biases are as long.
         unsafe {
-            let lanes = load_partial::<S>(x.add(at), head_dim - at);
-            if at >= dims {
-                return lanes;
+            for at in (0..bias.len()).step_by(LANES) {
+                let count = bias.len() - at;
+                let x = self.row.add(at);
+                let bias = load_partial::<S>(bias.as_ptr().add(at), count);
+                store_partial::<S>(x, S::add(load_partial::<S>(x, count), bias), count);
             }
-            let (mut cos, mut sin) = ([1.0; LANES], [0.0; LANES]);
-            let turned = (dims - at).min(LANES);
-            std::ptr::copy_nonoverlapping(self.cos_sin.as_ptr().add(at), cos.as_mut_ptr(), turned);
-            std::ptr::copy_nonoverlapping(
-                self.cos_sin.as_ptr().add(dims + at),
-                sin.as_mut_ptr(),
-                turned,
-            );
-            let (cos, sin) = if turned == LANES {
-                (
-                    S::load(self.cos_sin.as_ptr().add(at)),
-                    S::load(self.cos_sin.as_ptr().add(dims + at)),
-                )
-            } else {
-                (S::load(cos.as_ptr()), S::load(sin.as_ptr()))
-            };
-            S::fma(lanes, cos, S::mul(S::swap_pairs(lanes), sin))
+        }
+    }
+
+    /// Normalises the head at `x`.
+    #[inline(always)]
+    unsafe fn normalise<S: Simd>(&self, x: *mut f32, weight: &[f32], eps: f32) {
+        let dim = weight.len();
+        // SAFETY: the head holds `dim` values; partial loads and stores stay inside.
+        unsafe {
+            let mut squares = S::splat(0.0);
+            for at in (0..dim).step_by(LANES) {
+                let lanes = load_partial::<S>(x.add(at), dim - at);
+                squares = S::fma(lanes, lanes, squares);
+            }
+            let scale = S::splat(1.0 / (S::sum(squares) / dim as f32 + eps).sqrt());
+            for at in (0..dim).step_by(LANES) {
+                let lanes = load_partial::<S>(x.add(at), dim - at);
+                let weights = load_partial::<S>(weight.as_ptr().add(at), dim - at);
+                store_partial::<S>(x.add(at), S::mul(S::mul(lanes, scale), weights), dim - at);
+            }
+        }
+    }
+
+    /// Turns the head at `x`.
+    #[inline(always)]
+    unsafe fn turn<S: Simd>(&self, x: *mut f32) {
+        // SAFETY: the head holds at least as many values as are turned, and the table's row is as the style says.
+        unsafe {
+            match self.style {
+                RopeStyle::Adjacent => self.turn_adjacent::<S>(x),
+                RopeStyle::Halves => self.turn_halves::<S>(x),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn turn_adjacent<S: Simd>(&self, x: *mut f32) {
+        let dims = self.cos_sin.len() / 2;
+        let table = self.cos_sin.as_ptr();
+        // SAFETY: as in `turn`; partial loads and stores stay within `dims`.
+        unsafe {
+            for at in (0..dims).step_by(LANES) {
+                let count = dims - at;
+                let lanes = load_partial::<S>(x.add(at), count);
+                let cos = load_partial::<S>(table.add(at), count);
+                let sin = load_partial::<S>(table.add(dims + at), count);
+                let turned = S::fma(lanes, cos, S::mul(S::swap_pairs(lanes), sin));
+                store_partial::<S>(x.add(at), turned, count);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn turn_halves<S: Simd>(&self, x: *mut f32) {
+        let half = self.cos_sin.len() / 2;
+        let table = self.cos_sin.as_ptr();
+        // SAFETY: as in `turn`; partial loads and stores stay within each half.
+        unsafe {
+            for at in (0..half).step_by(LANES) {
+                let count = half - at;
+                let (first, second) = (x.add(at), x.add(half + at));
+                let (a, b) = (
+                    load_partial::<S>(first, count),
+                    load_partial::<S>(second, count),
+                );
+                let cos = load_partial::<S>(table.add(at), count);
+                let sin = load_partial::<S>(table.add(half + at), count);
+                let minus = S::sub(S::splat(0.0), sin);
+                store_partial::<S>(first, S::fma(a, cos, S::mul(b, minus)), count);
+                store_partial::<S>(second, S::fma(b, cos, S::mul(a, sin)), count);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(&self, x: *mut f32) {
+        let dim = self.shape.head_dim;
+        // SAFETY: partial loads and stores stay within the head.
+        unsafe {
+            let scale = S::splat(self.shape.scale);
+            for at in (0..dim).step_by(LANES) {
+                let lanes = load_partial::<S>(x.add(at), dim - at);
+                store_partial::<S>(x.add(at), S::mul(lanes, scale), dim - at);
+            }
         }
     }
 }
@@ -106,35 +245,36 @@ impl Kernel for Token<'_> {
             heads,
             kv_heads,
             head_dim,
+            ..
         } = self.shape;
         // SAFETY: the row holds `heads + 2 * kv_heads` heads and belongs to this thread.
         unsafe {
-            let scale = S::splat(1.0 / (head_dim as f32).sqrt());
-            for head in 0..heads {
-                let q = self.row.add(head * head_dim);
-                for at in (0..head_dim).step_by(LANES) {
-                    let turned = S::mul(self.turned::<S>(q, at), scale);
-                    store_partial::<S>(q.add(at), turned, head_dim - at);
+            if let Some(bias) = self.adjust.bias {
+                self.add_bias::<S>(bias);
+            }
+            for head in 0..heads + kv_heads {
+                let x = self.row.add(head * head_dim);
+                if let Some(QkNorm { query, key, eps }) = self.adjust.norm {
+                    let weight = if head < heads { query } else { key };
+                    self.normalise::<S>(x, weight, eps);
+                }
+                self.turn::<S>(x);
+                if head < heads {
+                    self.scale::<S>(x);
                 }
             }
             for kv_head in 0..kv_heads {
-                let k = self.row.add((heads + kv_head) * head_dim);
-                let v = self.row.add((heads + kv_heads + kv_head) * head_dim);
-                for at in (0..head_dim).step_by(LANES) {
-                    let (key, value) = (
-                        self.turned::<S>(k, at),
-                        load_partial::<S>(v.add(at), head_dim - at),
-                    );
-                    self.writer.store::<S>(self.place, kv_head, at, key, value);
-                }
+                let key = self.row.add((heads + kv_head) * head_dim);
+                let value = self.row.add((heads + kv_heads + kv_head) * head_dim);
+                self.writer.store::<S>(self.place, kv_head, key, value);
             }
         }
     }
 }
 
-/// Turns the queries of every row of `qkv` in place, scaling them by `1 / sqrt(head_dim)`, and stores the turned keys and
-/// the values of layer `layer` in `cache`. A row is queries, keys and values, head by head; rows are the tokens of
-/// `segments` in order, and `table` was filled with their positions.
+/// Adjusts every row of `qkv` in place, turns its queries and keys, scales its queries by the shape's scale, and stores its keys and
+/// values of layer `layer` in `cache`. A row is queries, keys and values, head by head; rows are the tokens of `segments` in
+/// order, and `table` was filled with their positions.
 ///
 /// # Panics
 /// When shapes do not fit.
@@ -142,6 +282,7 @@ pub fn rope_and_store(
     cpu: Cpu,
     pool: &ThreadPool,
     table: &RopeTable,
+    adjust: QkvAdjust<'_>,
     shape: AttentionShape,
     segments: &[Segment<'_>],
     qkv: &mut [f32],
@@ -150,8 +291,9 @@ pub fn rope_and_store(
 ) {
     cache.assert_holds(layer, segments);
     shape.assert_fits(cache.shape());
+    adjust.assert_fits(shape);
     let rows: usize = segments.iter().map(Segment::count).sum();
-    let (width, table_width) = (shape.row_width(), 2 * table.dims());
+    let (width, table_width) = (shape.row_width(), table.row_width());
     assert!(
         table.dims() <= shape.head_dim,
         "no more values are turned than a head has"
@@ -171,7 +313,9 @@ pub fn rope_and_store(
             cpu.execute(Token {
                 row: qkv,
                 cos_sin,
+                style: table.style,
                 shape,
+                adjust,
                 writer,
                 place: places[row],
             });
@@ -180,80 +324,5 @@ pub fn rope_and_store(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kv::KvShape;
-
-    #[test]
-    fn pairs_turn_by_position_times_frequency_and_factors_slow_them() {
-        let mut table = RopeTable::new(4, 100.0, &[1.0, 8.0]);
-        table.fill([3].into_iter());
-        let angles = [3.0f64, 3.0 * 0.1 / 8.0];
-        for (i, angle) in angles.iter().enumerate() {
-            assert!((f64::from(table.rows[2 * i]) - angle.cos()).abs() < 1e-7);
-            assert!((f64::from(table.rows[4 + 2 * i]) + angle.sin()).abs() < 1e-7);
-            assert!((f64::from(table.rows[4 + 2 * i + 1]) - angle.sin()).abs() < 1e-7);
-        }
-    }
-
-    #[test]
-    fn queries_turn_in_place_and_keys_and_values_land_in_their_slot_on_every_path() {
-        let shape = AttentionShape {
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 20,
-        };
-        let mut seen: Vec<Vec<u32>> = Vec::new();
-        for cpu in Cpu::available() {
-            let mut cache = KvCache::new(KvShape {
-                layers: 2,
-                blocks: 3,
-                kv_heads: 1,
-                head_dim: 20,
-            });
-            let segment = Segment::new(&[2, 1], 17, 1, 3).unwrap();
-            let mut table = RopeTable::new(18, 1e4, &[]);
-            table.fill([17].into_iter());
-            let mut qkv: Vec<f32> = (0..80).map(|i| (i as f32).cos()).collect();
-            let original = qkv.clone();
-            let pool = ThreadPool::new(1).unwrap();
-            rope_and_store(
-                cpu,
-                &pool,
-                &table,
-                shape,
-                &[segment],
-                &mut qkv,
-                &mut cache,
-                1,
-            );
-            let turned = |x: &[f32], i: usize| {
-                let angle = 17.0 * 1e4f64.powf(-((i / 2 * 2) as f64) / 18.0);
-                let (sin, cos) = if i < 18 { angle.sin_cos() } else { (0.0, 1.0) };
-                let other = f64::from(x[i ^ 1]) * if i.is_multiple_of(2) { -sin } else { sin };
-                f64::from(x[i]) * cos + other
-            };
-            for i in 0..20 {
-                for head in 0..2 {
-                    let truth = turned(&original[head * 20..], i) / 20f64.sqrt();
-                    assert!((f64::from(qkv[head * 20 + i]) - truth).abs() < 1e-6);
-                }
-                // SAFETY: layer 1, block 1, head 0 exist; slot 1 of depth or row `i` lies within them.
-                let (key, value) = unsafe {
-                    (
-                        *cache.keys(1, 1, 0).add(i * 16 + 1),
-                        *cache.values(1, 1, 0).add(32 + i),
-                    )
-                };
-                let (key, value) = (
-                    half::f16::from_bits(key).to_f64(),
-                    half::f16::from_bits(value).to_f32(),
-                );
-                assert!((key - turned(&original[40..], i)).abs() < 1e-3);
-                assert_eq!(value, half::f16::from_f32(original[60 + i]).to_f32());
-            }
-            seen.push(qkv.iter().map(|x| x.to_bits()).collect());
-        }
-        assert!(seen.windows(2).all(|pair| pair[0] == pair[1]));
-    }
-}
+#[path = "rope/tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pagoda_kernels::{BLOCK_TOKENS, Cpu, KvCache, RopeTable, Segment, ThreadPool};
+use pagoda_kernels::{BLOCK_TOKENS, Cpu, KvCache, RopeStyle, RopeTable, Segment, ThreadPool};
 
 use crate::config::LlamaConfig;
 use crate::error::{ExecutorError, LoadError};
@@ -202,5 +202,10 @@ fn rope_table(config: &LlamaConfig, weights: &Weights) -> RopeTable {
             *factor *= config.rope_scale;
         }
     }
-    RopeTable::new(config.rope_dims, config.rope_base, &factors)
+    RopeTable::new(
+        RopeStyle::Adjacent,
+        config.rope_dims,
+        config.rope_base,
+        &factors,
+    )
 }

@@ -1,9 +1,9 @@
 //! The Llama forward pass over slabs of tokens.
 
 use pagoda_kernels::{
-    AttentionScratch, AttentionShape, Cpu, Input, KvCache, NormOutput, Output, PackedMatrix,
-    QuantisedRows, RopeTable, Segment, ThreadPool, attend, matmul, quantise_rows, rms_norm,
-    rope_and_store, swiglu,
+    Activation, AttentionScratch, AttentionShape, Cpu, Input, KvCache, NormOutput, Output,
+    PackedMatrix, QkvAdjust, QuantisedRows, RopeTable, Segment, ThreadPool, attend, gated, matmul,
+    quantise_rows, rms_norm, rope_and_store,
 };
 
 use crate::config::LlamaConfig;
@@ -75,11 +75,7 @@ impl Forward<'_> {
             head_dim,
             ..
         } = *self.config;
-        AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-        }
+        AttentionShape::new(heads, kv_heads, head_dim)
     }
 
     /// Runs the pieces through all layers, storing keys and values; states of wanted tokens are kept for [`Forward::head`].
@@ -139,7 +135,15 @@ impl Forward<'_> {
         );
         let qkv = &mut self.buffers.qkv;
         rope_and_store(
-            self.cpu, self.pool, self.rope, shape, segments, qkv, self.cache, index,
+            self.cpu,
+            self.pool,
+            self.rope,
+            QkvAdjust::default(),
+            shape,
+            segments,
+            qkv,
+            self.cache,
+            index,
         );
     }
 
@@ -176,7 +180,15 @@ impl Forward<'_> {
             hidden_f32.resize(rows * width, 0.0);
             Output::Store(hidden_f32)
         };
-        swiglu(self.cpu, self.pool, &layer.gate, &layer.up, source, out);
+        gated(
+            self.cpu,
+            self.pool,
+            Activation::Silu,
+            &layer.gate,
+            &layer.up,
+            source,
+            out,
+        );
         let Buffers {
             state,
             hidden_q8,
@@ -305,6 +317,7 @@ fn normalise(
     let out = NormOutput {
         f32: float.then_some(&mut f32[..]),
         q8: quantised.then_some(q8),
+        add: None,
     };
     rms_norm(cpu, pool, x, weight, eps, out);
 }

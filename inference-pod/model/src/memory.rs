@@ -1,6 +1,6 @@
 //! How much memory a model takes, before any is taken.
 
-use pagoda_kernels::{BLOCK_TOKENS, Cpu, KvShape};
+use pagoda_kernels::{BLOCK_TOKENS, Cpu, KvElement, KvShape};
 
 use crate::config::LlamaConfig;
 use crate::error::LoadError;
@@ -118,6 +118,7 @@ pub(crate) fn kv_shape(config: &LlamaConfig, blocks: usize) -> KvShape {
         blocks,
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
+        element: KvElement::F16,
     }
 }
 

@@ -1,9 +1,11 @@
 //! One tile of queries of a head group over its chunks.
 
+use std::ops::Range;
+
 use super::{AttentionShape, CHUNK, Context, Unit, fold};
 use crate::cpu::Kernel;
-use crate::kv::BLOCK_TOKENS;
-use crate::math::{exp, store_partial};
+use crate::kv::{BLOCK_TOKENS, KV_GROUP, KvElement};
+use crate::math::{exp, softcap, store_partial};
 use crate::simd::{LANES, Simd};
 
 /// Values before the weighted values of a partial result: largest score, sum, and padding to a vector.
@@ -46,6 +48,64 @@ struct Work<'a> {
     running: *mut f32,
 }
 
+/// Tokens of the chunk from `first` on: those of blocks `blocks` below `end`, both counted within the chunk.
+struct Tokens {
+    first: usize,
+    blocks: Range<usize>,
+    end: usize,
+}
+
+/// How stored keys and values become floats.
+trait Element {
+    /// Scales of the 16 tokens' keys in the group of depths from `group` on.
+    unsafe fn key_scales<S: Simd>(keys: *const u8, dim: usize, group: usize) -> S::F;
+    /// Depth `d` of the 16 tokens' keys.
+    unsafe fn key<S: Simd>(keys: *const u8, d: usize, scales: S::F) -> S::F;
+    /// Sixteen values of a token from `d` on, a multiple of 16.
+    unsafe fn value<S: Simd>(values: *const u8, padded: usize, token: usize, d: usize) -> S::F;
+}
+
+struct Halves;
+struct Bytes;
+
+#[allow(clippy::undocumented_unsafe_blocks)] // All bodies read within a head of `crate::kv`'s layout.
+impl Element for Halves {
+    #[inline(always)]
+    unsafe fn key_scales<S: Simd>(_: *const u8, _: usize, _: usize) -> S::F {
+        unsafe { S::splat(1.0) }
+    }
+    #[inline(always)]
+    unsafe fn key<S: Simd>(keys: *const u8, d: usize, _: S::F) -> S::F {
+        unsafe { S::load_f16(keys.cast::<u16>().add(d * BLOCK_TOKENS)) }
+    }
+    #[inline(always)]
+    unsafe fn value<S: Simd>(values: *const u8, padded: usize, token: usize, d: usize) -> S::F {
+        unsafe { S::load_f16(values.cast::<u16>().add(token * padded + d)) }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)] // As above.
+impl Element for Bytes {
+    #[inline(always)]
+    unsafe fn key_scales<S: Simd>(keys: *const u8, dim: usize, group: usize) -> S::F {
+        let scales = dim * BLOCK_TOKENS + group / KV_GROUP * BLOCK_TOKENS * 2;
+        unsafe { S::load_f16(keys.add(scales).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn key<S: Simd>(keys: *const u8, d: usize, scales: S::F) -> S::F {
+        unsafe { S::mul(S::load_i8(keys.add(d * BLOCK_TOKENS).cast()), scales) }
+    }
+    #[inline(always)]
+    unsafe fn value<S: Simd>(values: *const u8, padded: usize, token: usize, d: usize) -> S::F {
+        let scale = token * padded.div_ceil(KV_GROUP) + d / KV_GROUP;
+        unsafe {
+            let scales = values.add(padded * BLOCK_TOKENS).cast::<u16>();
+            let lanes = S::load_i8(values.add(token * padded + d).cast());
+            S::mul(lanes, S::splat_f16(scales.add(scale)))
+        }
+    }
+}
+
 impl Kernel for Tile<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
@@ -80,18 +140,23 @@ impl Kernel for Tile<'_> {
             running: at(3),
         };
         // SAFETY: the four parts lie in `memory` one after another; shapes were checked by `attend`.
-        unsafe { work.run::<S>() }
+        unsafe {
+            match context.cache.shape().element {
+                KvElement::F16 => work.run::<S, Halves>(),
+                KvElement::Int8Group32 => work.run::<S, Bytes>(),
+            }
+        }
     }
 }
 
 impl Work<'_> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(&self) {
+    unsafe fn run<S: Simd, E: Element>(&self) {
         // SAFETY: see the callees; all pointers are `Tile::run`'s.
         unsafe {
             self.gather_queries();
             for chunk in self.unit.chunk..self.unit.chunk + self.unit.chunks {
-                self.chunk::<S>(chunk * CHUNK);
+                self.chunk::<S, E>(chunk * CHUNK);
             }
             match self.unit.partial {
                 Some(slot) => {
@@ -130,40 +195,44 @@ impl Work<'_> {
         }
     }
 
-    /// Tokens of the chunk from `first` on that row `row` sees.
+    /// Tokens of the chunk from `first` on that row `row` sees: none, when the chunk lies behind it or before its window.
     #[inline(always)]
-    fn seen(&self, row: usize, first: usize) -> usize {
-        (self.position + row / self.group + 1)
-            .saturating_sub(first)
-            .min(CHUNK)
+    fn seen(&self, row: usize, first: usize) -> Range<usize> {
+        let position = self.position + row / self.group;
+        let end = (position + 1).saturating_sub(first).min(CHUNK);
+        let start = self.context.shape.first_seen(position);
+        start.saturating_sub(first).min(end)..end
     }
 
     /// Folds the chunk of tokens from `first` on into the running results (or leaves it, when it is a partial result).
     #[inline(always)]
-    unsafe fn chunk<S: Simd>(&self, first: usize) {
-        let tokens = self.seen(self.rows - 1, first);
-        let blocks = tokens.div_ceil(BLOCK_TOKENS);
+    unsafe fn chunk<S: Simd, E: Element>(&self, first: usize) {
+        // The first row's window reaches back furthest, the last row sees furthest.
+        let tokens = self.seen(0, first).start..self.seen(self.rows - 1, first).end;
+        let blocks = tokens.start / BLOCK_TOKENS..tokens.end.div_ceil(BLOCK_TOKENS);
         // SAFETY: the last row's tokens all have blocks in the table, and memory parts hold `rows` rows.
         unsafe {
-            self.scores::<S>(first, blocks);
+            self.scores::<S, E>(first, blocks.clone());
             for row in 0..self.rows {
-                self.softmax::<S>(row, self.seen(row, first), blocks);
+                self.softmax::<S>(row, self.seen(row, first), blocks.clone());
             }
-            self.values::<S>(first, tokens);
+            self.values::<S, E>(first, blocks, tokens.end);
             if self.unit.partial.is_some() {
                 return;
             }
-            if first == 0 {
-                // Every row sees token 0: the first chunk is the running result.
-                std::ptr::copy_nonoverlapping(
-                    self.chunk,
-                    self.running,
-                    self.rows * row_len(self.padded),
-                );
-            } else {
-                for row in (0..self.rows).filter(|&row| self.seen(row, first) > 0) {
-                    let at = row * row_len(self.padded);
-                    fold::<S>(self.running.add(at), self.chunk.add(at), self.padded);
+            for row in 0..self.rows {
+                let seen = self.seen(row, first);
+                if seen.is_empty() {
+                    continue;
+                }
+                let at = row * row_len(self.padded);
+                let (running, chunk) = (self.running.add(at), self.chunk.add(at));
+                let position = self.position + row / self.group;
+                if self.context.shape.first_seen(position) >= first {
+                    // The first chunk a row sees becomes its running result.
+                    std::ptr::copy_nonoverlapping(chunk, running, row_len(self.padded));
+                } else {
+                    fold::<S>(running, chunk, self.padded);
                 }
             }
         }
@@ -174,9 +243,9 @@ impl Work<'_> {
         self.table[first / BLOCK_TOKENS + block]
     }
 
-    /// Scores of all rows against `blocks` blocks of keys.
+    /// Scores of all rows against blocks `blocks` of keys.
     #[inline(always)]
-    unsafe fn scores<S: Simd>(&self, first: usize, blocks: usize) {
+    unsafe fn scores<S: Simd, E: Element>(&self, first: usize, blocks: Range<usize>) {
         let keys = |block: usize| {
             self.context.cache.keys(
                 self.context.layer,
@@ -184,21 +253,25 @@ impl Work<'_> {
                 self.unit.kv_head,
             )
         };
-        let mut block = 0;
-        // SAFETY: blocks below `blocks` exist in the table, rows below `rows` in the memory.
+        let mut block = blocks.start;
+        // SAFETY: these blocks exist in the table, rows below `rows` in the memory.
         unsafe {
-            while block < blocks {
-                let pair = if S::WIDE && block + 1 < blocks { 2 } else { 1 };
+            while block < blocks.end {
+                let pair = if S::WIDE && block + 1 < blocks.end {
+                    2
+                } else {
+                    1
+                };
                 let (one, other) = (keys(block), keys(block + pair - 1));
                 let mut row = 0;
                 while row < self.rows {
                     row += match (pair, self.rows - row) {
-                        (2, 6..) => self.score_tile::<S, 6, 2>([one, other], row, block),
-                        (2, 3..) => self.score_tile::<S, 3, 2>([one, other], row, block),
-                        (2, _) => self.score_tile::<S, 1, 2>([one, other], row, block),
-                        (_, 4..) => self.score_tile::<S, 4, 1>([one], row, block),
-                        (_, 3) => self.score_tile::<S, 3, 1>([one], row, block),
-                        _ => self.score_tile::<S, 1, 1>([one], row, block),
+                        (2, 6..) => self.score_tile::<S, E, 6, 2>([one, other], row, block),
+                        (2, 3..) => self.score_tile::<S, E, 3, 2>([one, other], row, block),
+                        (2, _) => self.score_tile::<S, E, 1, 2>([one, other], row, block),
+                        (_, 4..) => self.score_tile::<S, E, 4, 1>([one], row, block),
+                        (_, 3) => self.score_tile::<S, E, 3, 1>([one], row, block),
+                        _ => self.score_tile::<S, E, 1, 1>([one], row, block),
                     };
                 }
                 block += pair;
@@ -208,9 +281,9 @@ impl Work<'_> {
 
     /// `R` rows against `B` blocks; returns `R`.
     #[inline(always)]
-    unsafe fn score_tile<S: Simd, const R: usize, const B: usize>(
+    unsafe fn score_tile<S: Simd, E: Element, const R: usize, const B: usize>(
         &self,
-        keys: [*const u16; B],
+        keys: [*const u8; B],
         row: usize,
         block: usize,
     ) -> usize {
@@ -218,23 +291,33 @@ impl Work<'_> {
         unsafe {
             let queries = self.queries.add(row * self.dim);
             let mut acc = [[S::splat(0.0); B]; R];
-            for d in 0..self.dim {
-                let mut k = [S::splat(0.0); B];
+            for group in (0..self.dim).step_by(KV_GROUP) {
+                let mut scales = [S::splat(0.0); B];
                 for b in 0..B {
-                    k[b] = S::load_f16(keys[b].add(d * BLOCK_TOKENS));
+                    scales[b] = E::key_scales::<S>(keys[b], self.dim, group);
                 }
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let q = S::splat(*queries.add(r * self.dim + d));
+                for d in group..(group + KV_GROUP).min(self.dim) {
+                    let mut k = [S::splat(0.0); B];
                     for b in 0..B {
-                        acc[b] = S::fma(q, k[b], acc[b]);
+                        k[b] = E::key::<S>(keys[b], d, scales[b]);
+                    }
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        let q = S::splat(*queries.add(r * self.dim + d));
+                        for b in 0..B {
+                            acc[b] = S::fma(q, k[b], acc[b]);
+                        }
                     }
                 }
             }
             for (r, acc) in acc.iter().enumerate() {
                 for (b, &acc) in acc.iter().enumerate() {
+                    let score = match self.context.shape.softcap {
+                        Some(cap) => softcap::<S>(acc, cap),
+                        None => acc,
+                    };
                     S::store(
                         self.scores.add((row + r) * CHUNK + (block + b) * LANES),
-                        acc,
+                        score,
                     );
                 }
             }
@@ -242,30 +325,34 @@ impl Work<'_> {
         }
     }
 
-    /// Turns a row's first `seen` scores into exponentials and the rest of its `blocks` blocks into zeros; notes the
-    /// largest score and the sum.
+    /// Turns a row's scores of tokens `seen` into exponentials and the rest of blocks `blocks` into zeros; notes the largest
+    /// score and the sum.
     #[inline(always)]
-    unsafe fn softmax<S: Simd>(&self, row: usize, seen: usize, blocks: usize) {
-        // SAFETY: the row's scores hold `blocks` vectors, and `seen` lies within them.
+    unsafe fn softmax<S: Simd>(&self, row: usize, seen: Range<usize>, blocks: Range<usize>) {
+        // SAFETY: the row's scores hold these blocks' vectors, and `seen` lies within them or is empty.
         unsafe {
             let scores = self.scores.add(row * CHUNK);
-            let full = seen.div_ceil(LANES);
-            for i in seen..full * LANES {
+            let full = if seen.is_empty() {
+                blocks.start..blocks.start
+            } else {
+                seen.start / LANES..seen.end.div_ceil(LANES)
+            };
+            for i in (full.start * LANES..seen.start).chain(seen.end..full.end * LANES) {
                 *scores.add(i) = f32::NEG_INFINITY;
             }
             let mut largest = S::splat(f32::NEG_INFINITY);
-            for i in 0..full {
+            for i in full.clone() {
                 largest = S::max(S::load(scores.add(i * LANES)), largest);
             }
             let largest = S::largest(largest);
             let mut sums = S::splat(0.0);
-            for i in 0..full {
+            for i in full.clone() {
                 let at = scores.add(i * LANES);
                 let e = exp::<S>(S::sub(S::load(at), S::splat(largest)));
                 S::store(at, e);
                 sums = S::add(sums, e);
             }
-            for i in full..blocks {
+            for i in (blocks.start..full.start).chain(full.end..blocks.end) {
                 S::store(scores.add(i * LANES), S::splat(0.0));
             }
             let chunk = self.chunk.add(row * row_len(self.padded));
@@ -274,9 +361,11 @@ impl Work<'_> {
         }
     }
 
-    /// Values of `tokens` tokens weighted by all rows' exponentials.
+    /// Values of blocks `blocks`, up to token `end` of the chunk, weighted by all rows' exponentials.
     #[inline(always)]
-    unsafe fn values<S: Simd>(&self, first: usize, tokens: usize) {
+    unsafe fn values<S: Simd, E: Element>(&self, first: usize, blocks: Range<usize>, end: usize) {
+        let tokens = Tokens { first, blocks, end };
+        let tokens = &tokens;
         let mut row = 0;
         // SAFETY: rows below `rows` exist; slabs stay within the padded head.
         unsafe {
@@ -291,14 +380,14 @@ impl Work<'_> {
                     let vectors = (self.padded - d) / LANES;
                     d += LANES
                         * match (S::WIDE, rows, vectors) {
-                            (true, 6, 4..) => self.value_tile::<S, 6, 4>(first, tokens, row, d),
-                            (true, 6, _) => self.value_tile::<S, 6, 1>(first, tokens, row, d),
-                            (true, 3, 4..) => self.value_tile::<S, 3, 4>(first, tokens, row, d),
-                            (true, 3, _) => self.value_tile::<S, 3, 1>(first, tokens, row, d),
-                            (false, 2, 2..) => self.value_tile::<S, 2, 2>(first, tokens, row, d),
-                            (false, 2, _) => self.value_tile::<S, 2, 1>(first, tokens, row, d),
-                            (_, _, 4..) => self.value_tile::<S, 1, 4>(first, tokens, row, d),
-                            _ => self.value_tile::<S, 1, 1>(first, tokens, row, d),
+                            (true, 6, 4..) => self.value_tile::<S, E, 6, 4>(tokens, row, d),
+                            (true, 6, _) => self.value_tile::<S, E, 6, 1>(tokens, row, d),
+                            (true, 3, 4..) => self.value_tile::<S, E, 3, 4>(tokens, row, d),
+                            (true, 3, _) => self.value_tile::<S, E, 3, 1>(tokens, row, d),
+                            (false, 2, 2..) => self.value_tile::<S, E, 2, 2>(tokens, row, d),
+                            (false, 2, _) => self.value_tile::<S, E, 2, 1>(tokens, row, d),
+                            (_, _, 4..) => self.value_tile::<S, E, 1, 4>(tokens, row, d),
+                            _ => self.value_tile::<S, E, 1, 1>(tokens, row, d),
                         };
                 }
                 row += rows;
@@ -308,28 +397,26 @@ impl Work<'_> {
 
     /// `R` rows, `V` vectors of the head from value `d` on; returns `V`.
     #[inline(always)]
-    unsafe fn value_tile<S: Simd, const R: usize, const V: usize>(
+    unsafe fn value_tile<S: Simd, E: Element, const R: usize, const V: usize>(
         &self,
-        first: usize,
-        tokens: usize,
+        tokens: &Tokens,
         row: usize,
         d: usize,
     ) -> usize {
-        // SAFETY: as in `values`; tokens below `tokens` have blocks in the table.
+        // SAFETY: as in `values`; the tokens have blocks in the table.
         unsafe {
             let mut acc = [[S::splat(0.0); V]; R];
-            for block in 0..tokens.div_ceil(BLOCK_TOKENS) {
-                let id = self.block(first, block);
+            for block in tokens.blocks.clone() {
+                let id = self.block(tokens.first, block);
                 let values = self
                     .context
                     .cache
-                    .values(self.context.layer, id, self.unit.kv_head)
-                    .add(d);
+                    .values(self.context.layer, id, self.unit.kv_head);
                 let weights = self.scores.add(row * CHUNK + block * BLOCK_TOKENS);
-                for token in 0..(tokens - block * BLOCK_TOKENS).min(BLOCK_TOKENS) {
+                for token in 0..(tokens.end - block * BLOCK_TOKENS).min(BLOCK_TOKENS) {
                     let mut v = [S::splat(0.0); V];
                     for (i, v) in v.iter_mut().enumerate() {
-                        *v = S::load_f16(values.add(token * self.padded + i * LANES));
+                        *v = E::value::<S>(values, self.padded, token, d + i * LANES);
                     }
                     for (r, acc) in acc.iter_mut().enumerate() {
                         let weight = S::splat(*weights.add(r * CHUNK + token));

@@ -269,10 +269,14 @@ fn several_weights_side_by_side_equal_each_alone_and_add_accumulates() {
 #[test]
 fn gated_product_equals_its_parts_and_its_quantised_form() {
     let pool = ThreadPool::new(2).unwrap();
-    for (cpu, n) in Cpu::available()
-        .into_iter()
-        .flat_map(|cpu| [(cpu, 96), (cpu, 37)])
-    {
+    let cases = Cpu::available().into_iter().flat_map(|cpu| {
+        [
+            (cpu, 96, Activation::Silu),
+            (cpu, 64, Activation::GeluTanh),
+            (cpu, 37, Activation::GeluTanh),
+        ]
+    });
+    for (cpu, n, activation) in cases {
         let (gate, up) = (
             Case::new(Format::Q8_0, 19, n, 2, 5),
             Case::new(Format::Q4_0, 19, n, 2, 6),
@@ -288,12 +292,13 @@ fn gated_product_equals_its_parts_and_its_quantised_form() {
         for (case, out) in [&gate, &up].into_iter().zip(&mut parts) {
             matmul(cpu, &pool, &[&case.packed], input, Output::Store(out));
         }
-        crate::silu_rows(cpu, &mut parts[0]);
+        crate::activate_rows(cpu, activation, &mut parts[0]);
         let expected: Vec<f32> = parts[0].iter().zip(&parts[1]).map(|(g, u)| g * u).collect();
         let mut fused = vec![0.0; 19 * n];
-        swiglu(
+        gated(
             cpu,
             &pool,
+            activation,
             &gate.packed,
             &up.packed,
             input,
@@ -303,9 +308,10 @@ fn gated_product_equals_its_parts_and_its_quantised_form() {
         if n.is_multiple_of(BLOCK) {
             let mut blocks = [QuantisedRows::default(), QuantisedRows::default()];
             quantise_rows(cpu, &pool, &expected, n, &mut blocks[0]);
-            swiglu(
+            gated(
                 cpu,
                 &pool,
+                activation,
                 &gate.packed,
                 &up.packed,
                 input,

@@ -110,6 +110,18 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> F {
+        unsafe {
+            each!(|i| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(
+                p.add(8 * i).cast()
+            ))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const u16) -> F {
+        unsafe { [_mm256_cvtph_ps(_mm_set1_epi16(p.cast::<i16>().read_unaligned())); 2] }
+    }
+    #[inline(always)]
     unsafe fn add(a: F, b: F) -> F {
         unsafe { each!(|i| _mm256_add_ps(a[i], b[i])) }
     }

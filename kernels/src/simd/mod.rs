@@ -41,6 +41,9 @@ pub trait Simd: Copy {
     unsafe fn store_f16(p: *mut u16, x: Self::F);
     unsafe fn load_bf16(p: *const u16) -> Self::F;
     unsafe fn load_u8(p: *const u8) -> Self::F;
+    unsafe fn load_i8(p: *const i8) -> Self::F;
+    /// One number, in every lane.
+    unsafe fn splat_f16(p: *const u16) -> Self::F;
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;

@@ -80,6 +80,14 @@ impl Simd for Portable {
         unsafe { read(p) }.map(f32::from)
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> F {
+        unsafe { read(p) }.map(f32::from)
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const u16) -> F {
+        [half::f16::from_bits(unsafe { p.read_unaligned() }).to_f32(); LANES]
+    }
+    #[inline(always)]
     unsafe fn add(a: F, b: F) -> F {
         map2(a, b, |a, b| a + b)
     }
