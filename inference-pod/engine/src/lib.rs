@@ -24,7 +24,10 @@ pub use blocks::{
 pub use class::Class;
 pub use keys::{BlockKey, KeySeed};
 pub use random::{derive_seed, uniform};
-pub use sampling::{SampleError, Sampler, SamplingError, SamplingParams};
+pub use sampling::{
+    AllowedTokens, SampleError, Sampled, Sampler, SamplingError, SamplingParams, TokenLogprobs,
+    logprobs_of,
+};
 pub use scheduler::{
     LengthLimit, Limits, LimitsError, Load, PlannedRow, Progress, Refusal, Scheduler, StepPlan,
 };

@@ -1,63 +1,23 @@
 //! From logits to a token: a function of the logits, the request's parameters, its seed and its own output.
 //!
-//! Order, as in vLLM: logit bias, penalties, temperature, `min_p`, `top_k`, `top_p`, draw. Temperature 0 is greedy.
-//! Ties go to the smaller token id. The draw for the `i`-th token of an answer is [`uniform`]`(seed, i)`, so it
-//! depends neither on batch-mates nor on preemption. A NaN logit counts as impossible.
+//! Order, as in vLLM: mask of a grammar, logit bias, penalties, temperature, `min_p`, `top_k`, `top_p`, draw.
+//! Temperature 0 is greedy. Ties go to the smaller token id. The draw for the `i`-th token of an answer is
+//! [`uniform`]`(seed, i)`, so it depends neither on batch-mates nor on preemption. A NaN logit counts as impossible.
+//!
+//! Log probabilities are of the model's own distribution, before all of that, as OpenAI and vLLM report them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use crate::random::uniform;
 
+mod logprobs;
+mod params;
 #[cfg(test)]
 mod tests;
 
-/// How to choose tokens. [`SamplingParams::default`] is OpenAI's: temperature 1, nothing cut.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SamplingParams {
-    /// Divides the logits; 0 is greedy. In `[0, 2]`.
-    pub temperature: f32,
-    /// Keeps the `top_k` most probable tokens; 0 keeps all.
-    pub top_k: u32,
-    /// Keeps the smallest set of most probable tokens with at least this mass. In `(0, 1]`.
-    pub top_p: f32,
-    /// Keeps tokens at least this fraction as probable as the most probable one. In `[0, 1]`.
-    pub min_p: f32,
-    /// Subtracted once from tokens that the answer contains. In `[-2, 2]`.
-    pub presence_penalty: f32,
-    /// Subtracted from tokens for every time the answer contains them. In `[-2, 2]`.
-    pub frequency_penalty: f32,
-    /// Added to the logits of single tokens, each in `[-100, 100]`.
-    pub logit_bias: BTreeMap<u32, f32>,
-    /// Names the stream of random numbers.
-    pub seed: u64,
-}
-
-impl Default for SamplingParams {
-    fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: BTreeMap::new(),
-            seed: 0,
-        }
-    }
-}
-
-/// A parameter outside its range.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("{name} must be {expected}, got {value}")]
-pub struct SamplingError {
-    /// The parameter, by its name in the API.
-    pub name: &'static str,
-    /// Its range, in words.
-    pub expected: &'static str,
-    /// What was given.
-    pub value: f32,
-}
+use logprobs::RawLogprobs;
+pub use logprobs::{TokenLogprobs, logprobs_of};
+pub use params::{SamplingError, SamplingParams};
 
 /// No token could be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,60 +30,33 @@ pub enum SampleError {
     },
 }
 
-impl SamplingParams {
-    /// Checks every range.
-    pub fn check(&self) -> Result<(), SamplingError> {
-        let ranges = [
-            (
-                "temperature",
-                self.temperature,
-                (0.0..=2.0).contains(&self.temperature),
-                "between 0 and 2",
-            ),
-            (
-                "top_p",
-                self.top_p,
-                self.top_p > 0.0 && self.top_p <= 1.0,
-                "above 0 and at most 1",
-            ),
-            (
-                "min_p",
-                self.min_p,
-                (0.0..=1.0).contains(&self.min_p),
-                "between 0 and 1",
-            ),
-            (
-                "presence_penalty",
-                self.presence_penalty,
-                self.presence_penalty.abs() <= 2.0,
-                "between -2 and 2",
-            ),
-            (
-                "frequency_penalty",
-                self.frequency_penalty,
-                self.frequency_penalty.abs() <= 2.0,
-                "between -2 and 2",
-            ),
-        ];
-        let biases = self.logit_bias.values().map(|value| {
-            (
-                "logit_bias",
-                *value,
-                value.abs() <= 100.0,
-                "between -100 and 100",
-            )
-        });
-        match ranges
-            .into_iter()
-            .chain(biases)
-            .find(|(_, _, holds, _)| !holds)
-        {
-            Some((name, value, _, expected)) => Err(SamplingError {
-                name,
-                expected,
-                value,
-            }),
-            None => Ok(()),
+/// A chosen token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// The token.
+    pub token: u32,
+    /// Its log probability and the most probable ones, where [`SamplingParams::logprobs`] asks for them.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// Tokens that a grammar allows, one bit a token from the least significant bit of the first word on. Tokens beyond
+/// its end are forbidden.
+#[derive(Clone, Copy, Debug)]
+pub struct AllowedTokens<'a>(pub &'a [u32]);
+
+impl AllowedTokens<'_> {
+    /// Forbids all others: their logits become negative infinity.
+    fn apply(self, logits: &mut [f32]) {
+        for (index, chunk) in logits.chunks_mut(32).enumerate() {
+            let word = self.0.get(index).copied().unwrap_or(0);
+            if word == u32::MAX {
+                continue;
+            }
+            for (bit, logit) in chunk.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
         }
     }
 }
@@ -154,8 +87,19 @@ impl Sampler {
         }
     }
 
-    /// Chooses the next token of the answer. `logits` has one value a token and is changed by bias and penalties.
-    pub fn sample(&mut self, logits: &mut [f32]) -> Result<u32, SampleError> {
+    /// Chooses the next token of the answer. `logits` has one value a token and is changed by mask, bias and penalties.
+    pub fn sample(
+        &mut self,
+        logits: &mut [f32],
+        allowed: Option<AllowedTokens<'_>>,
+    ) -> Result<Sampled, SampleError> {
+        let raw = self
+            .params
+            .logprobs
+            .map(|top| RawLogprobs::new(logits, top));
+        if let Some(allowed) = allowed {
+            allowed.apply(logits);
+        }
         self.adjust(logits);
         let best = argmax(logits).ok_or(SampleError::NoFiniteLogit {
             vocabulary: logits.len(),
@@ -169,7 +113,10 @@ impl Sampler {
         if self.penalises() {
             *self.counts.entry(token).or_insert(0) += 1;
         }
-        Ok(token)
+        Ok(Sampled {
+            token,
+            logprobs: raw.map(|raw| raw.of(token)),
+        })
     }
 
     fn penalises(&self) -> bool {

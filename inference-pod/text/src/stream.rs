@@ -55,6 +55,11 @@ impl StreamDecoder {
         !self.held.is_empty()
     }
 
+    /// How many bytes of a character are held back.
+    pub fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
     /// The end of the text: a character that never became whole, as U+FFFD.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.held).into_owned();

@@ -8,6 +8,10 @@ fn greedy() -> SamplingParams {
     }
 }
 
+fn token(sampler: &mut Sampler, logits: &[f32]) -> u32 {
+    sampler.sample(&mut logits.to_vec(), None).unwrap().token
+}
+
 /// Frequencies of tokens over many draws from the same logits.
 fn frequencies(params: &SamplingParams, logits: &[f32], draws: u32) -> Vec<f64> {
     let mut counts = vec![0u32; logits.len()];
@@ -17,7 +21,7 @@ fn frequencies(params: &SamplingParams, logits: &[f32], draws: u32) -> Vec<f64> 
             drawn: u64::from(draw),
             ..sampler.clone()
         };
-        counts[sampler.sample(&mut logits.to_vec()).unwrap() as usize] += 1;
+        counts[sampler.sample(&mut logits.to_vec(), None).unwrap().token as usize] += 1;
     }
     counts
         .iter()
@@ -57,7 +61,7 @@ fn expected(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
 #[test]
 fn temperature_zero_takes_the_best_and_the_smaller_id_among_equals() {
     let mut sampler = Sampler::new(greedy());
-    assert_eq!(sampler.sample(&mut [0.0, 3.0, 1.0, 3.0]), Ok(1));
+    assert_eq!(token(&mut sampler, &[0.0, 3.0, 1.0, 3.0]), 1);
 }
 
 #[test]
@@ -122,7 +126,7 @@ fn a_seed_repeats_its_answer_and_another_one_does_not() {
             ..SamplingParams::default()
         });
         (0..64)
-            .map(|_| sampler.sample(&mut [0.0; 16]).unwrap())
+            .map(|_| sampler.sample(&mut [0.0; 16], None).unwrap().token)
             .collect::<Vec<_>>()
     };
     assert_eq!(answer(7), answer(7));
@@ -140,7 +144,7 @@ fn penalties_count_the_answer_and_nothing_else() {
     let logits = [3.0, 2.0, 0.0];
     // 3.0 | 1.5, 2.0 | 1.5, 0.5 | 1.0, 0.5 | 0.5, 0.5 (smaller id)
     let answer: Vec<u32> = (0..5)
-        .map(|_| sampler.sample(&mut logits.to_vec()).unwrap())
+        .map(|_| sampler.sample(&mut logits.to_vec(), None).unwrap().token)
         .collect();
     assert_eq!(answer, [0, 1, 0, 0, 0]);
 }
@@ -151,12 +155,12 @@ fn a_bias_of_100_forces_a_token_and_minus_100_bans_it() {
         logit_bias: [(2, 100.0)].into(),
         ..greedy()
     };
-    assert_eq!(Sampler::new(force).sample(&mut [9.0, 8.0, -5.0]), Ok(2));
+    assert_eq!(token(&mut Sampler::new(force), &[9.0, 8.0, -5.0]), 2);
     let ban = SamplingParams {
         logit_bias: [(0, -100.0)].into(),
         ..greedy()
     };
-    assert_eq!(Sampler::new(ban).sample(&mut [9.0, 8.0, -5.0]), Ok(1));
+    assert_eq!(token(&mut Sampler::new(ban), &[9.0, 8.0, -5.0]), 1);
 }
 
 #[test]
@@ -165,7 +169,7 @@ fn a_bias_for_a_token_outside_the_vocabulary_does_nothing() {
         logit_bias: [(77, 100.0)].into(),
         ..greedy()
     };
-    assert_eq!(Sampler::new(params).sample(&mut [1.0, 2.0]), Ok(1));
+    assert_eq!(token(&mut Sampler::new(params), &[1.0, 2.0]), 1);
 }
 
 #[test]
@@ -184,12 +188,9 @@ fn nan_is_never_drawn_and_all_nan_is_an_error() {
                 drawn: draw,
                 ..Sampler::new(params.clone())
             };
-            assert_ne!(
-                sampler.sample(&mut [f32::NAN, 0.5, f32::NAN, 0.4]).unwrap() % 2,
-                0
-            );
+            assert_ne!(token(&mut sampler, &[f32::NAN, 0.5, f32::NAN, 0.4]) % 2, 0);
         }
-        let broken = Sampler::new(params).sample(&mut [f32::NAN; 3]);
+        let broken = Sampler::new(params).sample(&mut [f32::NAN; 3], None);
         assert_eq!(broken, Err(SampleError::NoFiniteLogit { vocabulary: 3 }));
     }
 }
@@ -197,7 +198,7 @@ fn nan_is_never_drawn_and_all_nan_is_an_error() {
 #[test]
 fn an_infinite_logit_wins() {
     let mut sampler = Sampler::new(SamplingParams::default());
-    assert_eq!(sampler.sample(&mut [1.0, f32::INFINITY, 2.0]), Ok(1));
+    assert_eq!(token(&mut sampler, &[1.0, f32::INFINITY, 2.0]), 1);
 }
 
 #[test]
@@ -241,8 +242,8 @@ proptest! {
         temperature in prop_oneof![Just(0f32), 0.01f32..2.0], top_k in 0u32..50, top_p in 0.01f32..=1.0, min_p in 0f32..=1.0, seed: u64,
     ) {
         let params = SamplingParams { temperature, top_k, top_p, min_p, seed, ..SamplingParams::default() };
-        match Sampler::new(params).sample(&mut logits.clone()) {
-            Ok(token) => prop_assert!(logits[token as usize] > f32::NEG_INFINITY),
+        match Sampler::new(params).sample(&mut logits.clone(), None) {
+            Ok(sampled) => prop_assert!(logits[sampled.token as usize] > f32::NEG_INFINITY),
             Err(_) => prop_assert!(logits.iter().all(|logit| logit.is_nan() || *logit == f32::NEG_INFINITY)),
         }
     }

@@ -169,8 +169,8 @@ impl Conversation {
                 seed: derive_seed(self.sampling.seed, self.answers),
                 ..self.sampling.clone()
             },
-            stop: Vec::new(),
             stop_tokens: self.language.stop_tokens(),
+            ..NewChoice::default()
         })
     }
 
@@ -190,10 +190,10 @@ impl Conversation {
                 _ = tokio::signal::ctrl_c() => None,
             };
             match event.map(|ChoiceEvent { event, .. }| event) {
-                Some(Event::Text(text)) => {
-                    print!("{text}");
+                Some(Event::Piece(piece)) => {
+                    print!("{}", piece.text);
                     flush();
-                    answer.push_str(&text);
+                    answer.push_str(&piece.text);
                 }
                 Some(Event::Finished {
                     completion_tokens, ..

@@ -15,10 +15,10 @@ use pagoda_engine_core::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::answer::{Answer, Piece};
+use super::answer::{Answer, Progressed};
 use super::handle::EngineHandle;
 use super::heartbeat::Heartbeat;
-use super::request::{ChoiceEvent, Command, Event, Failure, NewChoice, Submission};
+use super::request::{ChoiceEvent, Command, Event, Failure, NewChoice, Piece, Submission};
 use crate::language::Language;
 use crate::metrics::{Metrics, SequenceTimes, StepShape};
 
@@ -308,7 +308,7 @@ impl EngineLoop {
                 let progress = self.scheduler.record(row, &[token]);
                 self.advance(row.sequence, token, progress);
             }
-            Err(error) => self.fail(row.sequence, error.into()),
+            Err(failure) => self.fail(row.sequence, failure),
         }
     }
 
@@ -321,8 +321,8 @@ impl EngineLoop {
             return;
         };
         live.note_token(&self.metrics);
-        let Piece { text, stopped } = live.answer.push(token, &self.language);
-        live.send_text(text);
+        let Progressed { piece, stopped } = live.answer.push(token, &self.language);
+        live.send_piece(piece);
         if stopped {
             self.scheduler.finish(id);
             self.complete(id, FinishReason::Stop);
@@ -337,11 +337,12 @@ impl EngineLoop {
             return;
         };
         let rest = live.answer.finish();
-        live.send_text(rest);
+        live.send_piece(rest);
         self.metrics.finished(reason_label(reason), live.times());
         live.send(Event::Finished {
             reason,
             completion_tokens: live.answer.tokens(),
+            cached_tokens: 0,
         });
     }
 
@@ -366,9 +367,9 @@ impl Live {
         send(&self.events, self.choice, event);
     }
 
-    fn send_text(&self, text: String) {
-        if !text.is_empty() {
-            self.send(Event::Text(text));
+    fn send_piece(&self, piece: Piece) {
+        if !piece.is_empty() {
+            self.send(Event::Piece(piece));
         }
     }
 

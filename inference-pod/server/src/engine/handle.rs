@@ -97,6 +97,7 @@ impl Generation {
             let event = Event::Finished {
                 reason: FinishReason::Length,
                 completion_tokens: 0,
+                cached_tokens: 0,
             };
             // The channel has room for all of them.
             let _ = sender.try_send(ChoiceEvent { choice, event });

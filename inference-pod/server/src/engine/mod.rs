@@ -12,4 +12,4 @@ mod tests;
 pub use engine_loop::{EngineEnd, EngineSetup};
 pub use handle::{EngineHandle, Generation, SubmitError};
 pub use heartbeat::Heartbeat;
-pub use request::{ChoiceEvent, Event, Failure, NewChoice};
+pub use request::{ChoiceEvent, Event, Failure, NewChoice, Piece};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use pagoda_engine_core::{FinishReason, Refusal, SamplingParams};
+use pagoda_engine_core::{CacheScope, Class, FinishReason, Refusal, SamplingParams, TokenLogprobs};
 use tokio::sync::mpsc;
 
 /// One sequence to generate: one of the `n` choices of a request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NewChoice {
     /// The prompt, at least one token.
     pub prompt: Vec<u32>,
@@ -19,6 +19,35 @@ pub struct NewChoice {
     pub stop: Vec<String>,
     /// Tokens that end the answer and are not part of it.
     pub stop_tokens: Arc<[u32]>,
+    /// Report the log probability of every token of the prompt but the first, with as many of the most probable ones.
+    pub prompt_logprobs: Option<usize>,
+    /// Only the prompt is wanted: one token is computed and thrown away.
+    pub prompt_only: bool,
+    /// Control tokens whose text is part of the answer, such as those around tool calls.
+    pub shown_tokens: Arc<[u32]>,
+    /// How urgent it is.
+    pub class: Class,
+    /// Whose stored keys and values it may read.
+    pub scope: CacheScope,
+}
+
+/// What one step or several added to an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Piece {
+    /// Tokens of the prompt but the first, in the first piece of a choice that asked for them.
+    pub prompt: Vec<TokenLogprobs>,
+    /// Whole characters, no part of a possible stop string.
+    pub text: String,
+    /// The tokens that begin in the text sent so far, where log probabilities are wanted: over all pieces every token
+    /// of the answer once. Tokens of a stop string are not among them.
+    pub logprobs: Vec<TokenLogprobs>,
+}
+
+impl Piece {
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.prompt.is_empty() && self.text.is_empty() && self.logprobs.is_empty()
+    }
 }
 
 /// News of one choice.
@@ -31,21 +60,23 @@ pub struct ChoiceEvent {
 }
 
 /// News of a choice. A submission is first accepted or refused as a whole; then every choice has any number of
-/// `Text` and one `Finished` or `Failed`.
+/// pieces and one `Finished` or `Failed`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// All choices are queued. Comes once, under choice 0.
     Accepted,
     /// No choice is queued. Comes once, under choice 0.
     Refused(Refusal),
-    /// More of the answer; never empty, always whole characters.
-    Text(String),
+    /// More of the answer; never empty.
+    Piece(Piece),
     /// The answer is complete.
     Finished {
         /// Why.
         reason: FinishReason,
         /// Tokens of the answer. The token that ended it is not counted.
         completion_tokens: usize,
+        /// Tokens of the prompt whose keys and values were there already.
+        cached_tokens: usize,
     },
     /// The answer ends here, incomplete.
     Failed(Failure),

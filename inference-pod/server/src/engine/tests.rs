@@ -85,8 +85,7 @@ fn choice(prompt: &str) -> NewChoice {
             temperature: 0.0,
             ..SamplingParams::default()
         },
-        stop: Vec::new(),
-        stop_tokens: Arc::from([]),
+        ..NewChoice::default()
     }
 }
 
@@ -102,6 +101,7 @@ async fn ends(mut generation: Generation, choices: usize) -> Vec<Option<Event>> 
 const FINISHED: Option<Event> = Some(Event::Finished {
     reason: FinishReason::Length,
     completion_tokens: 20,
+    cached_tokens: 0,
 });
 
 #[tokio::test]

@@ -159,6 +159,7 @@ fn choices(request: &Request, served: &Served) -> Result<Vec<NewChoice>, ApiErro
                 },
                 stop: params.stop.clone(),
                 stop_tokens: Arc::clone(&stop_tokens),
+                ..NewChoice::default()
             });
         }
     }
@@ -179,10 +180,11 @@ async fn whole(
             continue;
         };
         match event {
-            Event::Text(text) => finished.text.push_str(&text),
+            Event::Piece(piece) => finished.text.push_str(&piece.text),
             Event::Finished {
                 reason,
                 completion_tokens,
+                ..
             } => {
                 finished.reason = Some(reason);
                 usage.completion_tokens += completion_tokens;
@@ -255,12 +257,13 @@ impl Streaming {
             return;
         };
         match event {
-            Event::Text(text) => self
+            Event::Piece(piece) => self
                 .ready
-                .push_back(data(&self.shape.text_chunk(choice, &text))),
+                .push_back(data(&self.shape.text_chunk(choice, &piece.text))),
             Event::Finished {
                 reason,
                 completion_tokens,
+                ..
             } => {
                 self.usage.completion_tokens += completion_tokens;
                 self.ready

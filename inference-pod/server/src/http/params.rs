@@ -143,6 +143,7 @@ fn sampling(fields: &mut Fields, random_seed: u64) -> Result<SamplingParams, Api
         seed: fields
             .take::<i64>("seed")?
             .map_or(random_seed, i64::cast_unsigned),
+        logprobs: None,
     };
     params
         .check()
