@@ -51,7 +51,8 @@ def main():
     count = arguments.prompt_tokens + arguments.decode_tokens
     peer = llama_cpp_peer.Peer(arguments.model, context_tokens=count, threads=arguments.threads, flash_attention=True)
     tokens = fixed_tokens(count, peer.vocab_size)
-    run(peer, tokens, arguments.prompt_tokens)
+    warm = min(128, arguments.prompt_tokens)
+    run(peer, tokens[: warm + 4], warm)
     seconds = [run(peer, tokens, arguments.prompt_tokens) for _ in range(arguments.repeats)]
     prefill = [arguments.prompt_tokens / prompt for prompt, _ in seconds]
     decode = [arguments.decode_tokens / decoding for _, decoding in seconds]

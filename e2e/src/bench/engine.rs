@@ -1,323 +1,467 @@
-//! `./bench engine`: our engine beside llama.cpp on one model, one after the other in the same minutes.
+//! `./bench engine`: our engine beside llama.cpp and mistral.rs on the same files and threads, one after the other in the same
+//! minutes, and what it costs by itself.
 
+mod leak;
+mod mixed;
+mod overhead;
+mod prefix;
+mod server;
+mod serving;
+mod speed;
+mod streams;
+mod table;
+mod waste;
+
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
+use std::rc::Rc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use clap::ValueEnum;
 use pagoda_e2e::cache::Cache;
-use pagoda_e2e::process::{command_line, run};
+use pagoda_e2e::process::run;
 use pagoda_e2e::progress::Progress;
-use serde::Deserialize;
-use serde_json::json;
 
-use crate::memory::read_gigabytes_per_second;
-use crate::peers::LlamaCpp;
-use crate::quiet::{TOLERATED_BUSY_CORES, busy_cores};
-use crate::statistics::{median, range};
+use self::server::engine_program;
+use self::speed::{Contest, Isa, contest};
+use self::table::{Figure, Table};
+use crate::peers::{InstructionSets, LlamaCpp, MistralRs, NodeLlamaCpp, SpeedWork};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// GGUF file; by default the model that the tests use, fetched when it is not there
-    #[arg(long)]
+    /// Only these, with commas between; by default all, which takes about 35 minutes on 2 cores
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    rows: Vec<Row>,
+    /// GGUF file; by default the model that the tests use, SmolLM2-135M-Instruct in Q4_1, fetched when it is not there
+    #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Threads of both engines; by default all cores
+    /// GGUF file of the row `gemma`; by default Gemma-3-270M in Q4_K_M, fetched when it is not there
+    #[arg(long, value_name = "FILE")]
+    gemma: Option<PathBuf>,
+    /// Threads of all engines; by default all cores
     #[arg(long)]
     threads: Option<usize>,
-    /// Runs of each engine, alternating
+    /// Runs of each engine in a comparison, alternating
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
+    /// leak: requests
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..))]
+    requests: u32,
+    /// Folder of the row waste's traces; by default the one beside the repository that other benchmarks use, or PAGODA_TRACES
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
+    /// Seed of what is random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the JSON goes besides the last line; by default bench/engine.json in the cache
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
-/// One engine's figures in one run, as both programs print them.
-#[derive(Debug, Clone, Deserialize)]
-struct Speed {
-    prefill_tokens_per_second: f64,
-    decode_tokens_per_second: f64,
-    /// The kernels ours chose; llama.cpp does not say.
-    #[serde(default)]
-    isa: String,
-    #[serde(default)]
-    llama_cpp_python: String,
+/// A row of the table, or several that one measurement gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Row {
+    /// Prompt of 512 tokens, one sequence, over the faster of llama.cpp's two builds
+    #[value(name = "prefill-512")]
+    Prefill512,
+    /// The same of 2,048 tokens
+    #[value(name = "prefill-2048")]
+    Prefill2048,
+    /// 64 single tokens after a prompt of 512, and the bytes a second that they read beside what memory gives
+    Decode,
+    /// Prompt of 512 and tokens after it of Gemma-3-270M in Q4_K_M
+    Gemma,
+    /// All three of the model's with our kernels and llama.cpp's held to AVX2, and to AVX-512 with VNNI, where they are there
+    Forced,
+    /// mistral.rs beside ours once: about a minute, for it is far behind
+    MistralRs,
+    /// Our server with 8 streams of 256 tokens in and 128 out, over llama.cpp batching as many sequences without a server
+    #[value(name = "serve-8")]
+    Serve8,
+    /// The same with 32, and times to first and between tokens
+    #[value(name = "serve-32")]
+    Serve32,
+    /// 32 users who share a system prompt of 1,024 tokens: mean time to first token, with the prefix cache and without
+    Prefix,
+    /// A prompt of 4,096 tokens that arrives among 8 decoding streams: their time between tokens, over before
+    Mixed,
+    /// Resident memory of a server at work beyond weights and KV
+    Overhead,
+    /// KV memory lost to partly filled blocks, on recorded traffic
+    Waste,
+    /// Memory and blocks after 10,000 requests with random cancels
+    Leak,
 }
 
-/// The two engines' figures of one round.
-#[derive(Debug, Clone)]
-struct Round {
-    ours: Speed,
-    theirs: Speed,
-    /// Cores that others kept busy just before.
-    busy_cores: f64,
+/// What all rows share. Peers are installed when the first row needs them.
+struct Bench<'a> {
+    arguments: &'a Arguments,
+    cache: &'a Cache,
+    workspace: &'a Path,
+    progress: Progress,
+    engine: PathBuf,
+    model: PathBuf,
+    threads: usize,
+    rounds: usize,
+    python: OnceCell<Rc<LlamaCpp>>,
+    node: OnceCell<Rc<NodeLlamaCpp>>,
 }
 
 /// Measures and prints the table and, as the last line, the flat JSON object.
-pub fn run_benchmark(arguments: &Arguments, cache: &Cache, workspace: &Path) -> Result<()> {
-    let progress = Progress::start();
-    let model = match &arguments.model {
-        Some(path) => std::path::absolute(path)?,
-        None => PathBuf::from(run(&mut Command::new(workspace.join("e2e/fetch-model")))?.trim()),
-    };
-    let contest = Contest {
-        engine: engine_program()?,
-        peer: LlamaCpp::install(cache, workspace, &model, &progress)?,
-        workspace,
-        threads: arguments
-            .threads
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-        model,
-    };
-    progress.step("measuring how fast memory reads");
-    let bandwidth = read_gigabytes_per_second(contest.threads);
-    let one_round = |number: u8| {
-        progress.step(format!("round {number} of {}", arguments.rounds));
-        contest.round(number)
-    };
-    let rounds: Vec<Round> = (1..=arguments.rounds)
-        .map(one_round)
-        .collect::<Result<_>>()?;
-    report(&contest, &Summary::of(rounds)?, bandwidth);
+pub fn run_benchmark(arguments: &Arguments, cache: &Cache, workspace: &Path) -> Result<ExitCode> {
+    let bench = Bench::new(arguments, cache, workspace)?;
+    let mut table = Table::default();
+    bench.comparisons(&mut table);
+    for (row, measure) in SINGLE_ROWS {
+        bench.measure(*row, &mut table, *measure);
+    }
+    let model = bench
+        .model
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
+    table.fact("model", model.as_ref());
+    table.fact("threads", bench.threads);
+    table.fact("rounds", bench.rounds);
+    let file = arguments
+        .json
+        .clone()
+        .unwrap_or_else(|| cache.root().join("bench/engine.json"));
+    let heading = format!(
+        "{}\n{model}, threads: {}, ratios are medians of {} alternating rounds",
+        crate::report::machine(),
+        bench.threads,
+        bench.rounds
+    );
+    table.print(&heading, &file)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+type Measure = fn(&Bench<'_>, &mut Table) -> Result<()>;
+
+/// Rows of which each is a measurement of its own.
+const SINGLE_ROWS: &[(Row, Measure)] = &[
+    (Row::Gemma, gemma),
+    (Row::Forced, forced),
+    (Row::MistralRs, mistral_rs),
+    (Row::Serve8, |bench, table| {
+        serving::measure(bench, 8, table)
+    }),
+    (Row::Serve32, |bench, table| {
+        serving::measure(bench, 32, table)
+    }),
+    (Row::Prefix, prefix::measure),
+    (Row::Mixed, mixed::measure),
+    (Row::Overhead, overhead::measure),
+    (Row::Waste, waste::measure),
+    (Row::Leak, leak::measure),
+];
+
+/// Single tokens measured after a prompt.
+const DECODE_TOKENS: usize = 64;
+/// Runs of a prompt of 512 in one round; of 2,048 one, which takes as long.
+const REPEATS: usize = 2;
+
+impl<'a> Bench<'a> {
+    fn new(arguments: &'a Arguments, cache: &'a Cache, workspace: &'a Path) -> Result<Self> {
+        Ok(Self {
+            arguments,
+            cache,
+            workspace,
+            progress: Progress::start(),
+            engine: engine_program()?,
+            model: model(arguments.model.as_deref(), workspace, "smollm2")?,
+            threads: arguments
+                .threads
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+            rounds: usize::from(arguments.rounds),
+            python: OnceCell::new(),
+            node: OnceCell::new(),
+        })
+    }
+
+    fn wants(&self, row: Row) -> bool {
+        self.arguments.rows.is_empty() || self.arguments.rows.contains(&row)
+    }
+
+    /// One row; what fails is said in the table and harms no other row.
+    fn measure(&self, row: Row, table: &mut Table, measure: Measure) {
+        if !self.wants(row) {
+            return;
+        }
+        if let Err(error) = measure(self, table) {
+            let name = row
+                .to_possible_value()
+                .map_or(String::new(), |value| value.get_name().to_owned());
+            self.progress.step(format!("{name}: {error:#}"));
+            table.unmeasured(&name, format!("{error:#}"));
+        }
+    }
+
+    fn llama_cpp_python(&self, model: &Path) -> Result<Rc<LlamaCpp>> {
+        if let Some(peer) = self.python.get() {
+            return Ok(Rc::clone(peer));
+        }
+        let peer = Rc::new(LlamaCpp::install(
+            self.cache,
+            self.workspace,
+            model,
+            &self.progress,
+        )?);
+        Ok(Rc::clone(self.python.get_or_init(|| peer)))
+    }
+
+    fn node_llama_cpp(&self, sets: InstructionSets) -> Result<Rc<NodeLlamaCpp>> {
+        let install = || NodeLlamaCpp::install(self.cache, sets, &self.progress).map(Rc::new);
+        if sets != InstructionSets::Best {
+            return install();
+        }
+        if let Some(peer) = self.node.get() {
+            return Ok(Rc::clone(peer));
+        }
+        let peer = install()?;
+        Ok(Rc::clone(self.node.get_or_init(|| peer)))
+    }
+
+    fn work<'m>(&self, model: &'m Path, prompt_tokens: usize) -> SpeedWork<'m> {
+        SpeedWork {
+            model,
+            threads: self.threads,
+            prompt_tokens,
+            decode_tokens: DECODE_TOKENS,
+            repeats: if prompt_tokens > 1024 { 1 } else { REPEATS },
+        }
+    }
+
+    /// The rows of one sequence of the model, of which two come from one measurement.
+    fn comparisons(&self, table: &mut Table) {
+        if self.wants(Row::Prefill512) || self.wants(Row::Decode) {
+            let row = if self.wants(Row::Decode) {
+                Row::Decode
+            } else {
+                Row::Prefill512
+            };
+            self.measure(row, table, |bench, table| {
+                let contest = contest(bench, &bench.work(&bench.model, 512), None)?;
+                table.fact("isa", contest.isa.as_str());
+                table.fact(
+                    "llama_cpp_build",
+                    bench.llama_cpp_python(&bench.model)?.build.as_str(),
+                );
+                if bench.wants(Row::Prefill512) {
+                    prefill(
+                        table,
+                        "prefill_512",
+                        "SmolLM2 Q4_1, prefill 512",
+                        &contest,
+                        prefill_target(),
+                    );
+                }
+                if bench.wants(Row::Decode) {
+                    decode(
+                        table,
+                        "decode",
+                        "SmolLM2 Q4_1, decode, 1 sequence",
+                        &contest,
+                        1.3,
+                    );
+                    table.figure(
+                        Figure::new("decode_gbs", "    which reads", contest.decode_gbs)
+                            .unit("GB/s"),
+                    );
+                    table.figure(
+                        Figure::new("stream_gbs", "    of what memory gives", contest.stream_gbs)
+                            .unit("GB/s"),
+                    );
+                }
+                Ok(())
+            });
+        }
+        self.measure(Row::Prefill2048, table, |bench, table| {
+            let contest = contest(bench, &bench.work(&bench.model, 2048), None)?;
+            table.fact("isa", contest.isa.as_str());
+            prefill(
+                table,
+                "prefill_2048",
+                "SmolLM2 Q4_1, prefill 2,048",
+                &contest,
+                prefill_target(),
+            );
+            Ok(())
+        });
+    }
+}
+
+/// The file given, or the one that `e2e/fetch-model NAME` brings.
+fn model(given: Option<&Path>, workspace: &Path, name: &str) -> Result<PathBuf> {
+    match given {
+        Some(path) => Ok(std::path::absolute(path)?),
+        None => {
+            let mut fetch = Command::new(workspace.join("e2e/fetch-model"));
+            Ok(PathBuf::from(run(fetch.arg(name))?.trim()))
+        }
+    }
+}
+
+fn flags() -> String {
+    std::fs::read_to_string("/proc/cpuinfo")
+        .unwrap_or_default()
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("flags")?.to_owned()))
+        .unwrap_or_default()
+}
+
+fn peer_has_tiles() -> bool {
+    flags().split_whitespace().any(|flag| flag == "amx_int8")
+}
+
+/// With AMX the peer itself is four times as fast.
+fn prefill_target() -> f64 {
+    if peer_has_tiles() { 1.8 } else { 4.0 }
+}
+
+/// What a memory-bound decode must reach of the bandwidth where the peer leaves less than the target to win.
+const BANDWIDTH_SHARE: f64 = 0.92;
+
+fn prefill(table: &mut Table, key: &str, what: &str, contest: &Contest, target: f64) {
+    table.busy(contest.busy_cores.iter().copied());
+    let comparison = &contest.prefill;
+    table.figure(
+        Figure::new(format!("{key}_ratio"), what, comparison.ratio)
+            .unit("x")
+            .at_least(target)
+            .note(comparison.note("tok/s")),
+    );
+    table.fact(format!("{key}_tokens_per_second"), rounded(comparison.ours));
+    table.fact(
+        format!("{key}_peer_tokens_per_second"),
+        rounded(comparison.theirs),
+    );
+    table.fact(format!("{key}_peer"), comparison.rival);
+}
+
+fn decode(table: &mut Table, key: &str, what: &str, contest: &Contest, target: f64) {
+    table.busy(contest.busy_cores.iter().copied());
+    let comparison = &contest.decode;
+    let share = contest.decode_gbs / contest.stream_gbs;
+    let reached = share >= BANDWIDTH_SHARE;
+    let mut figure = Figure::new(format!("{key}_ratio"), what, comparison.ratio)
+        .unit("x")
+        .at_least(target)
+        .note(comparison.note("tok/s"));
+    if reached && comparison.ratio < target {
+        figure.met_otherwise = Some(format!(
+            "reads {:.1} GB/s, {:.0} % of what memory gives, which counts as well",
+            contest.decode_gbs,
+            share * 100.0
+        ));
+    }
+    table.figure(figure);
+    table.fact(format!("{key}_tokens_per_second"), rounded(comparison.ours));
+    table.fact(
+        format!("{key}_peer_tokens_per_second"),
+        rounded(comparison.theirs),
+    );
+    table.fact(format!("{key}_peer"), comparison.rival);
+}
+
+fn gemma(bench: &Bench<'_>, table: &mut Table) -> Result<()> {
+    let model = model(bench.arguments.gemma.as_deref(), bench.workspace, "gemma3")?;
+    let work = bench.work(&model, 512);
+    // Told before the peers have run for a minute.
+    speed::our_speed(bench, &SpeedWork { repeats: 1, ..work }, None).context("not loaded")?;
+    let contest = contest(bench, &work, None)?;
+    let target = if peer_has_tiles() { 1.5 } else { 2.5 };
+    prefill(
+        table,
+        "gemma_prefill",
+        "Gemma-3-270M Q4_K_M, prefill 512",
+        &contest,
+        target,
+    );
+    decode(
+        table,
+        "gemma_decode",
+        "Gemma-3-270M Q4_K_M, decode, 1 sequence",
+        &contest,
+        1.12,
+    );
+    table.fact("gemma_decode_gbs", rounded(contest.decode_gbs));
+    table.fact("gemma_stream_gbs", rounded(contest.stream_gbs));
     Ok(())
 }
 
-/// The program that goes into the image, which `./bench` built beside this one.
-fn engine_program() -> Result<PathBuf> {
-    let beside = std::env::current_exe()
-        .context("cannot tell where this program lies")?
-        .with_file_name("pagoda-engine");
-    ensure!(
-        beside.is_file(),
-        "there is no {}: run this through ./bench, which builds it",
-        beside.display()
-    );
-    Ok(beside)
-}
-
-/// The two engines and what both run.
-struct Contest<'a> {
-    engine: PathBuf,
-    peer: LlamaCpp,
-    workspace: &'a Path,
-    model: PathBuf,
-    threads: usize,
-}
-
-impl Contest<'_> {
-    /// Who goes first alternates, so that a drift of the machine's clock or load favours neither.
-    fn round(&self, number: u8) -> Result<Round> {
-        let busy_cores = busy_cores()?;
-        let (ours, theirs) = if number % 2 == 1 {
-            let ours = self.our_speed()?;
-            (ours, self.their_speed()?)
-        } else {
-            let theirs = self.their_speed()?;
-            (self.our_speed()?, theirs)
-        };
-        Ok(Round {
-            ours,
-            theirs,
-            busy_cores,
-        })
-    }
-
-    fn our_speed(&self) -> Result<Speed> {
-        let mut command = Command::new(&self.engine);
-        command
-            .args([
-                "bench",
-                "--json",
-                "--threads",
-                &self.threads.to_string(),
-                "--model",
-            ])
-            .arg(&self.model);
-        speed(&mut command)
-    }
-
-    fn their_speed(&self) -> Result<Speed> {
-        speed(
-            &mut self
-                .peer
-                .speed_command(self.workspace, &self.model, self.threads),
-        )
-    }
-}
-
-fn speed(command: &mut Command) -> Result<Speed> {
-    let output = run(command)?;
-    let last = output
-        .lines()
-        .rfind(|line| !line.trim().is_empty())
-        .unwrap_or_default();
-    let name = command_line(command);
-    let speed: Speed = serde_json::from_str(last)
-        .with_context(|| format!("`{name}` did not end with its figures but with {last:?}"))?;
-    let positive = speed.prefill_tokens_per_second > 0.0 && speed.decode_tokens_per_second > 0.0;
-    ensure!(positive, "`{name}` reports no speed: {last}");
-    Ok(speed)
-}
-
-/// What all rounds say together.
-struct Summary {
-    prefill: Comparison,
-    decode: Comparison,
-    rounds: usize,
-    isa: String,
-    llama_cpp_python: String,
-    /// Median over the rounds.
-    busy_cores: f64,
-}
-
-impl Summary {
-    fn of(rounds: Vec<Round>) -> Result<Self> {
-        let prefill = Comparison::of(&rounds, |speed| speed.prefill_tokens_per_second)?;
-        let decode = Comparison::of(&rounds, |speed| speed.decode_tokens_per_second)?;
-        let busy: Vec<f64> = rounds.iter().map(|round| round.busy_cores).collect();
-        let busy_cores = median(&busy).context("no round was measured")?;
-        let count = rounds.len();
-        let first = rounds.into_iter().next().context("no round was measured")?;
-        let (isa, llama_cpp_python) = (first.ours.isa, first.theirs.llama_cpp_python);
-        Ok(Self {
-            prefill,
-            decode,
-            rounds: count,
-            isa,
-            llama_cpp_python,
-            busy_cores,
-        })
-    }
-}
-
-fn report(contest: &Contest<'_>, summary: &Summary, bandwidth: f64) {
-    let Contest {
-        peer,
-        threads,
-        model,
-        ..
-    } = contest;
-    let Summary {
-        prefill,
-        decode,
-        rounds,
-        isa,
-        llama_cpp_python,
-        busy_cores,
-    } = summary;
-    let model = model.file_name().unwrap_or_default().to_string_lossy();
-    let build = &peer.build;
-    println!("{model}, threads: {threads}, ours on {isa}; memory reads {bandwidth:.1} GB/s");
-    println!("llama.cpp of llama-cpp-python {llama_cpp_python} ({build} build), {rounds} rounds");
-    if *busy_cores > TOLERATED_BUSY_CORES {
-        println!(
-            "warning: other programs kept {busy_cores:.1} cores busy, so these ratios say little: run it again when they end"
+fn forced(bench: &Bench<'_>, table: &mut Table) -> Result<()> {
+    let flags = flags();
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_there(&flags)) {
+        let name = isa.name();
+        let short = contest(bench, &bench.work(&bench.model, 512), Some(isa))?;
+        // Only kernels without tiles run on either side, so the target is the one against a peer that has none.
+        prefill(
+            table,
+            &format!("{name}_prefill_512"),
+            &format!("{name} forced, prefill 512"),
+            &short,
+            4.0,
+        );
+        decode(
+            table,
+            &format!("{name}_decode"),
+            &format!("{name} forced, decode, 1 sequence"),
+            &short,
+            1.3,
+        );
+        let long = contest(bench, &bench.work(&bench.model, 2048), Some(isa))?;
+        prefill(
+            table,
+            &format!("{name}_prefill_2048"),
+            &format!("{name} forced, prefill 2,048"),
+            &long,
+            4.0,
         );
     }
-    println!();
-    println!(
-        "{:<22}{:>10}{:>12}{:>9}{:>18}",
-        "tokens/s", "ours", "llama.cpp", "ratio", "of the rounds"
-    );
-    println!("{}", prefill.row("prefill of 512"));
-    println!("{}", decode.row("decode of 64 after it"));
-    println!();
-    let line = json!({
-        "bench": "engine",
-        "decode_ratio": rounded(decode.ratio),
-        "prefill_ratio": rounded(prefill.ratio),
-        "isa": isa,
-        "threads": threads,
-        "rounds": rounds,
-        "prefill_tokens_per_second": rounded(prefill.ours),
-        "decode_tokens_per_second": rounded(decode.ours),
-        "llama_cpp_prefill_tokens_per_second": rounded(prefill.theirs),
-        "llama_cpp_decode_tokens_per_second": rounded(decode.theirs),
-        "llama_cpp_python": llama_cpp_python,
-        "llama_cpp_build": build,
-        "memory_gigabytes_per_second": rounded(bandwidth),
-        "other_busy_cores": rounded(*busy_cores),
-        "model": model,
-    });
-    println!("{line}");
+    Ok(())
 }
 
-/// Medians over the rounds; `ratio` is the median of each round's ours over theirs.
-#[derive(Debug, Clone, PartialEq)]
-struct Comparison {
-    ours: f64,
-    theirs: f64,
-    ratio: f64,
-    ratio_range: (f64, f64),
-}
-
-impl Comparison {
-    fn of(rounds: &[Round], figure: impl Fn(&Speed) -> f64) -> Result<Self> {
-        let ours: Vec<f64> = rounds.iter().map(|round| figure(&round.ours)).collect();
-        let theirs: Vec<f64> = rounds.iter().map(|round| figure(&round.theirs)).collect();
-        let ratios: Vec<f64> = ours
-            .iter()
-            .zip(&theirs)
-            .map(|(ours, theirs)| ours / theirs)
-            .collect();
-        let of_none = "no round was measured";
-        Ok(Self {
-            ours: median(&ours).context(of_none)?,
-            theirs: median(&theirs).context(of_none)?,
-            ratio: median(&ratios).context(of_none)?,
-            ratio_range: range(&ratios).context(of_none)?,
-        })
+fn mistral_rs(bench: &Bench<'_>, table: &mut Table) -> Result<()> {
+    let peer = MistralRs::install(bench.cache, &bench.progress)?;
+    bench.progress.step("mistral.rs, once");
+    let work = SpeedWork {
+        repeats: 1,
+        ..bench.work(&bench.model, 512)
+    };
+    let theirs = speed::speed(&mut peer.speed_command(bench.workspace, &work))?;
+    let ours = speed::our_speed(bench, &work, None)?;
+    for (key, what, ours, theirs) in [
+        (
+            "prefill_512",
+            "prefill 512",
+            ours.prefill_tokens_per_second,
+            theirs.prefill_tokens_per_second,
+        ),
+        (
+            "decode",
+            "decode, 1 sequence",
+            ours.decode_tokens_per_second,
+            theirs.decode_tokens_per_second,
+        ),
+    ] {
+        table.figure(
+            Figure::new(
+                format!("mistralrs_{key}_ratio"),
+                format!("over mistral.rs, {what}"),
+                ours / theirs,
+            )
+            .unit("x")
+            .note(format!("{ours:.1} tok/s beside {theirs:.1}, one run")),
+        );
     }
-
-    fn row(&self, name: &str) -> String {
-        let range = format!("{:.2} to {:.2}", self.ratio_range.0, self.ratio_range.1);
-        format!(
-            "{name:<22}{:>10.1}{:>12.1}{:>9.2}{range:>18}",
-            self.ours, self.theirs, self.ratio
-        )
-    }
+    Ok(())
 }
 
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn speed_of(decode_tokens_per_second: f64) -> Speed {
-        Speed {
-            prefill_tokens_per_second: 1.0,
-            decode_tokens_per_second,
-            isa: String::new(),
-            llama_cpp_python: String::new(),
-        }
-    }
-
-    #[test]
-    fn the_ratio_is_the_median_of_the_rounds_ratios_not_the_ratio_of_medians() {
-        // The machine slows by half in the second round: the ratio does not see it.
-        let rounds: Vec<Round> = [(80.0, 100.0), (40.0, 50.0), (90.0, 100.0)]
-            .map(|(ours, theirs)| Round {
-                ours: speed_of(ours),
-                theirs: speed_of(theirs),
-                busy_cores: 0.0,
-            })
-            .into();
-        let comparison = Comparison::of(&rounds, |speed| speed.decode_tokens_per_second).unwrap();
-        assert!((comparison.ratio - 0.8).abs() < 1e-12, "{comparison:?}");
-        assert_eq!((comparison.ours, comparison.theirs), (80.0, 100.0));
-    }
-
-    #[test]
-    fn a_program_that_prints_no_figures_is_quoted() {
-        let error = speed(Command::new("echo").arg("no figures today"))
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("no figures today"), "{error}");
-    }
-
-    #[test]
-    fn a_speed_of_zero_is_an_error_and_not_a_ratio() {
-        let line = r#"{"prefill_tokens_per_second": 0.0, "decode_tokens_per_second": 1.0}"#;
-        assert!(speed(Command::new("echo").arg(line)).is_err());
-    }
 }

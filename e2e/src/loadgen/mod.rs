@@ -18,6 +18,7 @@ mod trace;
 pub use arrivals::{Arrival, Prefix, Spacing, paced};
 pub use chat::{Ending, Outcome};
 pub use cli::{LoadgenArgs, main};
+pub use events::{ChatEvent, Events};
 pub use replicas::{Replicas, ServiceName, watch_replicas};
 pub use report::{Failures, Report, Snapshot};
 pub use run::{Plan, run};

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cli::BenchArgs;
 use crate::config::{Backend, EngineSize};
-use crate::executor::{Executor, ExecutorError, Logits, StepRow};
+use crate::executor::{Executor, ExecutorError, ExecutorInfo, Logits, StepRow};
 use crate::failure::Fatal;
 use crate::load::load;
 use crate::{terminal, threads};
@@ -33,7 +33,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Fatal> {
     }
     let prefill = median(speeds.iter().map(|speed| speed.prefill).collect());
     let decode = median(speeds.iter().map(|speed| speed.decode).collect());
-    print(args, executor.info().isa, threads, prefill, decode);
+    print(args, executor.info(), threads, prefill, decode);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -61,11 +61,14 @@ fn load_executor(args: &BenchArgs, threads: usize) -> Result<Box<dyn Executor>, 
     Ok(loaded.executor)
 }
 
-fn print(args: &BenchArgs, isa: &str, threads: usize, prefill: f64, decode: f64) {
+fn print(args: &BenchArgs, info: &ExecutorInfo, threads: usize, prefill: f64, decode: f64) {
+    let isa = info.isa;
     if args.json {
+        let tokens = (info.block_count * info.block_tokens).max(1) as u64;
         let line = json!({
             "prefill_tokens_per_second": prefill, "decode_tokens_per_second": decode, "isa": isa, "threads": threads,
             "prefill_tokens": args.prefill, "decode_tokens": args.decode, "repetitions": args.repetitions,
+            "weight_bytes": info.weight_bytes, "kv_bytes_per_token": info.kv_bytes / tokens,
         });
         println!("{line}");
     } else {
