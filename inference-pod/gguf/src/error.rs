@@ -35,6 +35,12 @@ pub enum GgufError {
         /// Where that part would end.
         needed_bytes: u64,
     },
+    /// The header goes on past the bytes that were given of the file, which has them: [`crate::Gguf::parse_head`] wants more.
+    #[error("the header needs {needed_bytes} bytes of the file, more than were read")]
+    HeadTooShort {
+        /// At least so many bytes from the file's beginning are needed.
+        needed_bytes: u64,
+    },
     /// A tensor's data go on past the end of the file.
     #[error(
         "truncated GGUF: file ends at byte {file_bytes} but tensor {tensor} needs {needed_bytes}; download it again"

@@ -34,13 +34,22 @@ impl Gguf {
     /// Reads and checks the header of `bytes`, which must be the whole file. Memory used is at most
     /// a small multiple of the header, whatever it states.
     pub fn parse(bytes: &[u8]) -> Result<Self, GgufError> {
-        let mut reader = Reader::new(bytes);
-        let version = read_version(&mut reader, bytes)?;
+        Self::parse_head(bytes, bytes.len() as u64)
+    }
+
+    /// The same of a file of `file_bytes` bytes of which `head` is the beginning, so that weights need not be in memory.
+    /// [`GgufError::HeadTooShort`] says how much more the header has; `file_bytes` and a bound on headers limit that.
+    pub fn parse_head(head: &[u8], file_bytes: u64) -> Result<Self, GgufError> {
+        let head = &head[..head
+            .len()
+            .min(usize::try_from(file_bytes).unwrap_or(usize::MAX))];
+        let mut reader = Reader::new(head, file_bytes);
+        let version = read_version(&mut reader, head)?;
         let tensor_count = reader.count(SMALLEST_TENSOR_BYTES, &|| "tensors".into())?;
         let entry_count = reader.count(SMALLEST_ENTRY_BYTES, &|| "metadata entries".into())?;
         let metadata = read_metadata(&mut reader, entry_count)?;
         let alignment = read_alignment(&metadata)?;
-        let mut raw = Vec::with_capacity(tensor_count);
+        let mut raw = Vec::with_capacity(reader.reservable(tensor_count, SMALLEST_TENSOR_BYTES));
         for index in 0..tensor_count {
             raw.push(read_tensor(&mut reader, index)?);
         }
@@ -48,7 +57,7 @@ impl Gguf {
         let placement = Placement {
             data_start,
             alignment,
-            file_bytes: bytes.len() as u64,
+            file_bytes,
         };
         let tensors = place(raw, &placement)?;
         let by_name = index_names(&tensors)?;
@@ -214,7 +223,7 @@ fn read_items<'a, T>(
     let count = reader.count(item_bytes, &|| {
         format!("elements in metadata key {}", shown(key))
     })?;
-    let mut items = Vec::with_capacity(count);
+    let mut items = Vec::with_capacity(reader.reservable(count, item_bytes));
     for _ in 0..count {
         items.push(read(reader)?);
     }
@@ -370,7 +379,7 @@ fn place(raw: Vec<RawTensor>, placement: &Placement) -> Result<Vec<TensorInfo>, 
     }
     let tensors = raw.into_iter().enumerate().map(|(index, tensor)| {
         let (start, end) = bounds[index];
-        // Both are at most the length of a slice in memory, so they fit a usize.
+        // Both are at most the length of a file, which fits the 64 bits of a usize.
         let range = start as usize..end.unwrap_or(ends[index]) as usize;
         TensorInfo {
             name: tensor.name,

@@ -6,22 +6,34 @@ use crate::error::GgufError;
 /// a model, and reading on would only spend memory.
 pub(crate) const HEADER_LIMIT_BYTES: usize = 256 << 20;
 
+/// Reads the beginning of a file, of which more may lie behind what is in memory.
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
+    file_bytes: u64,
     position: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, position: 0 }
+    /// Of a file of `file_bytes` that begins with `bytes`.
+    pub(crate) fn new(bytes: &'a [u8], file_bytes: u64) -> Self {
+        Self {
+            bytes,
+            file_bytes,
+            position: 0,
+        }
     }
 
     pub(crate) fn position(&self) -> usize {
         self.position
     }
 
-    fn left(&self) -> usize {
-        self.bytes.len() - self.position
+    fn left(&self) -> u64 {
+        self.file_bytes - self.position as u64
+    }
+
+    /// How many of `count` items, of at least `item_bytes` each, the bytes in memory can hold: what may be reserved for them.
+    pub(crate) fn reservable(&self, count: usize, item_bytes: usize) -> usize {
+        count.min((self.bytes.len() - self.position) / item_bytes)
     }
 
     /// The next `count` bytes; `what` names them in the error.
@@ -31,8 +43,8 @@ impl<'a> Reader<'a> {
         what: &dyn Fn() -> String,
     ) -> Result<&'a [u8], GgufError> {
         let needed_bytes = (self.position as u64).saturating_add(count);
-        if needed_bytes > self.bytes.len() as u64 {
-            let file_bytes = self.bytes.len() as u64;
+        let file_bytes = self.file_bytes;
+        if needed_bytes > file_bytes {
             return Err(GgufError::TruncatedHeader {
                 what: what(),
                 file_bytes,
@@ -45,6 +57,9 @@ impl<'a> Reader<'a> {
                 what: what(),
                 limit_bytes,
             });
+        }
+        if needed_bytes > self.bytes.len() as u64 {
+            return Err(GgufError::HeadTooShort { needed_bytes });
         }
         let start = self.position;
         self.position = needed_bytes as usize;
@@ -76,9 +91,9 @@ impl<'a> Reader<'a> {
         what: &dyn Fn() -> String,
     ) -> Result<usize, GgufError> {
         let count = self.u64(what)?;
-        let left = self.left().min(HEADER_LIMIT_BYTES);
-        if count > (left / item_bytes) as u64 {
-            let left_bytes = self.left() as u64;
+        let left = self.left().min(HEADER_LIMIT_BYTES as u64);
+        if count > left / item_bytes as u64 {
+            let left_bytes = self.left();
             return Err(GgufError::AbsurdCount {
                 what: what(),
                 count,

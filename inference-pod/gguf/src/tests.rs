@@ -1,3 +1,5 @@
+mod head;
+
 use proptest::prelude::*;
 
 use crate::{Array, Gguf, GgufBuilder, GgufError, MetadataError, Optional, TensorType, Value};
