@@ -11,25 +11,37 @@
 
 mod blocks;
 mod class;
+mod drafts;
 mod keys;
+mod limits;
+mod plan;
+mod policy;
+mod prediction;
 mod random;
 mod sampling;
 mod scheduler;
 mod scope;
 mod sequence;
+mod step_cost;
+mod waste;
 
 pub use blocks::{
     Block, BlockPool, BlockTable, Complete, Content, Found, Link, Mutable, PoolState, Shared,
 };
 pub use class::Class;
+pub use drafts::{Drafter, guess};
 pub use keys::{BlockKey, KeySeed};
+pub use limits::{LengthLimit, Limits, LimitsError, Refusal};
+pub use plan::{Counters, Load, PlannedRow, Progress, StepPlan};
+pub use policy::{MAX_DRAFT, Policy, Speculation, SpeculationError};
+pub use prediction::{Features, LengthPredictor, Prediction};
 pub use random::{derive_seed, uniform};
 pub use sampling::{
     AllowedTokens, SampleError, Sampled, Sampler, SamplingError, SamplingParams, TokenLogprobs,
     logprobs_of,
 };
-pub use scheduler::{
-    LengthLimit, Limits, LimitsError, Load, PlannedRow, Progress, Refusal, Scheduler, StepPlan,
-};
+pub use scheduler::Scheduler;
 pub use scope::{CacheScope, ScopeParts};
 pub use sequence::{FinishReason, NewSequence, SequenceId};
+pub use step_cost::StepCost;
+pub use waste::Filling;

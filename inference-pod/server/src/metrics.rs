@@ -500,6 +500,7 @@ mod tests {
             waiting: 1,
             used_blocks: 5,
             total_blocks: 10,
+            ..Default::default()
         });
         metrics
     }

@@ -1,5 +1,13 @@
-use super::*;
 use std::sync::Arc;
+
+use super::*;
+use crate::limits::Limits;
+use crate::plan::Progress;
+use crate::sequence::FinishReason;
+
+mod classes;
+mod guessing;
+mod keeping;
 
 const STOP: u32 = 9;
 
@@ -42,7 +50,8 @@ impl Scheduler {
         let plan = self.schedule(seconds(1));
         let mut finished = Vec::new();
         for row in &plan.rows {
-            if let Progress::Finished(reason) = self.record(row, &vec![token; row.logits])
+            if let Progress::Finished(reason) =
+                self.record(row, &vec![token; usize::from(row.draws)])
             {
                 finished.push((row.sequence, reason));
             }
@@ -51,10 +60,10 @@ impl Scheduler {
     }
 }
 
-fn rows(plan: &StepPlan) -> Vec<(u64, usize, usize, bool)> {
+fn rows(plan: &StepPlan) -> Vec<(u64, usize, usize, usize)> {
     plan.rows
         .iter()
-        .map(|row| (row.sequence.0, row.start, row.len, row.logits > 0))
+        .map(|row| (row.sequence.0, row.start, row.len, row.logits))
         .collect()
 }
 
@@ -62,10 +71,10 @@ fn rows(plan: &StepPlan) -> Vec<(u64, usize, usize, bool)> {
 fn computes_a_short_prompt_in_one_step_and_then_one_token_a_step() {
     let mut scheduler = scheduler(limits());
     scheduler.add(5, 3);
-    assert_eq!(rows(&scheduler.step(2).0), [(0, 0, 5, true)]);
-    assert_eq!(rows(&scheduler.step(2).0), [(0, 5, 1, true)]);
+    assert_eq!(rows(&scheduler.step(2).0), [(0, 0, 5, 1)]);
+    assert_eq!(rows(&scheduler.step(2).0), [(0, 5, 1, 1)]);
     let (plan, finished) = scheduler.step(2);
-    assert_eq!(rows(&plan), [(0, 6, 1, true)]);
+    assert_eq!(rows(&plan), [(0, 6, 1, 1)]);
     assert_eq!(finished, [(SequenceId(0), FinishReason::Length)]);
     assert!(scheduler.is_idle());
     assert_eq!(scheduler.load().used_blocks, 0);
@@ -78,9 +87,9 @@ fn works_through_a_long_prompt_in_chunks_of_the_budget() {
         ..limits()
     });
     scheduler.add(25, 2);
-    assert_eq!(rows(&scheduler.step(2).0), [(0, 0, 10, false)]);
-    assert_eq!(rows(&scheduler.step(2).0), [(0, 10, 10, false)]);
-    assert_eq!(rows(&scheduler.step(2).0), [(0, 20, 5, true)]);
+    assert_eq!(rows(&scheduler.step(2).0), [(0, 0, 10, 0)]);
+    assert_eq!(rows(&scheduler.step(2).0), [(0, 10, 10, 0)]);
+    assert_eq!(rows(&scheduler.step(2).0), [(0, 20, 5, 1)]);
 }
 
 #[test]
@@ -93,17 +102,14 @@ fn decodes_come_first_and_prompts_take_what_is_left() {
     scheduler.step(2);
     scheduler.add(12, 9);
     scheduler.add(2, 9);
+    assert_eq!(rows(&scheduler.step(2).0), [(0, 3, 1, 1), (1, 0, 9, 0)]);
     assert_eq!(
         rows(&scheduler.step(2).0),
-        [(0, 3, 1, true), (1, 0, 9, false)]
+        [(0, 4, 1, 1), (1, 9, 3, 1), (2, 0, 2, 1)]
     );
     assert_eq!(
         rows(&scheduler.step(2).0),
-        [(0, 4, 1, true), (1, 9, 3, true), (2, 0, 2, true)]
-    );
-    assert_eq!(
-        rows(&scheduler.step(2).0),
-        [(0, 5, 1, true), (1, 12, 1, true), (2, 2, 1, true)]
+        [(0, 5, 1, 1), (1, 12, 1, 1), (2, 2, 1, 1)]
     );
 }
 
@@ -195,7 +201,7 @@ fn preempts_newest_sequence_when_blocks_run_out() {
     let (plan, _) = scheduler.step(2);
     assert_eq!(
         (plan.preempted.as_slice(), rows(&plan)),
-        ([new].as_slice(), vec![(0, 12, 1, true)])
+        ([new].as_slice(), vec![(0, 12, 1, 1)])
     );
     assert_eq!(
         (
@@ -218,7 +224,7 @@ fn a_preempted_sequence_computes_its_answer_so_far_again_and_goes_on() {
     let kept = scheduler.tokens(new).to_vec();
     scheduler.cancel(old);
     let (plan, _) = scheduler.step(2);
-    assert_eq!(rows(&plan), [(new.0, 0, kept.len(), true)]);
+    assert_eq!(rows(&plan), [(new.0, 0, kept.len(), 1)]);
     assert_eq!(scheduler.tokens(new).len(), kept.len() + 1);
 }
 
@@ -256,7 +262,8 @@ fn cancelling_frees_blocks_at_once_whether_running_or_waiting() {
             running: 1,
             waiting: 0,
             used_blocks: 3,
-            total_blocks: 16
+            total_blocks: 16,
+            ..scheduler.load()
         }
         .with_used(2)
     );

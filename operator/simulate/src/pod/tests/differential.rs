@@ -60,7 +60,7 @@ fn engine(profile: &PodProfile, arrivals: &[Arrival]) -> Vec<(Nanos, Nanos)> {
             if row.logits > 0 && times[index].0 == 0 {
                 times[index].0 = now;
             }
-            if let Progress::Finished(_) = scheduler.record(row, &vec![2; row.logits]) {
+            if let Progress::Finished(_) = scheduler.record(row, &vec![2; usize::from(row.draws)]) {
                 times[index].1 = now;
             }
         }
