@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
-use kube::{Client, runtime::events::Recorder};
+use kube::Client;
 use pagoda_crds::{
     InferenceServiceStatus,
     wire::{FetchProgress, ModelInfo},
@@ -79,7 +79,7 @@ pub struct Context {
     /// What is to be reconciled.
     pub queue: Arc<Queue>,
     /// Publishes events.
-    pub recorder: Recorder,
+    pub publisher: events::Publisher,
     /// Asks pods and gateways.
     pub http: HttpClient,
     /// What to build with.
@@ -98,7 +98,7 @@ pub struct Context {
     pub may_prefetch: AtomicBool,
     /// True once the process should end.
     pub stop: watch::Sender<bool>,
-    memory: Mutex<HashMap<Key, Memory>>,
+    memory: Mutex<HashMap<Key, Box<Memory>>>,
 }
 
 impl Context {
@@ -113,7 +113,7 @@ impl Context {
         queue: Arc<Queue>,
     ) -> Self {
         Self {
-            recorder: events::recorder(client.clone(), &settings),
+            publisher: events::Publisher::new(client.clone(), &settings),
             setup: setup(&settings),
             gateways: Gateways::default(),
             signals: metrics.signals.clone(),
@@ -138,7 +138,7 @@ impl Context {
         let mut all = self.lock();
         let memory = all.entry(key.clone()).or_default();
         if memory.uid != uid {
-            *memory = Memory {
+            **memory = Memory {
                 uid: uid.to_owned(),
                 ..Memory::default()
             };
@@ -147,12 +147,18 @@ impl Context {
 
     /// What is remembered of a service.
     pub fn recall(&self, key: &Key) -> Memory {
-        self.lock().get(key).cloned().unwrap_or_default()
+        let all = self.lock();
+        all.get(key)
+            .map(|memory| (**memory).clone())
+            .unwrap_or_default()
     }
 
     /// Changes what is remembered. Of a service that was not met, nothing is.
     pub fn remember<T: Default>(&self, key: &Key, change: impl FnOnce(&mut Memory) -> T) -> T {
-        self.lock().get_mut(key).map(change).unwrap_or_default()
+        let mut all = self.lock();
+        all.get_mut(key)
+            .map(|memory| change(memory))
+            .unwrap_or_default()
     }
 
     /// Services that run a canary.
@@ -167,7 +173,7 @@ impl Context {
         self.lock().remove(key);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Memory>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Box<Memory>>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

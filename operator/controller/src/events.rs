@@ -1,5 +1,7 @@
 //! Events for people: on transitions alone.
 
+use std::sync::{Mutex, PoisonError};
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
@@ -11,15 +13,42 @@ use crate::{context::Context, request::bounded, settings::Settings};
 
 /// The API server takes 1 kB of text.
 const NOTE_BYTES: usize = 1000;
+/// Events that are remembered at most, to be counted rather than published again.
+const MOST_REMEMBERED: usize = 256;
 
-pub(crate) fn recorder(client: Client, settings: &Settings) -> Recorder {
-    Recorder::new(
-        client,
-        Reporter {
+/// Publishes events, and counts those that repeat one of a moment ago as one.
+///
+/// A recorder of the client's library remembers what it published for six minutes, some kilobytes for each: after the news of
+/// thousands of services that is most of what the process holds. So one that has published enough makes room for the next.
+pub struct Publisher {
+    client: Client,
+    reporter: Reporter,
+    recorder: Mutex<(Recorder, usize)>,
+}
+
+impl Publisher {
+    /// Publishes in the name of this process.
+    pub fn new(client: Client, settings: &Settings) -> Self {
+        let reporter = Reporter {
             controller: names::MANAGER_CHILDREN.into(),
             instance: settings.identity.clone(),
-        },
-    )
+        };
+        let first = Recorder::new(client.clone(), reporter.clone());
+        Self {
+            client,
+            reporter,
+            recorder: Mutex::new((first, 0)),
+        }
+    }
+
+    fn recorder(&self) -> Recorder {
+        let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        if recorder.1 >= MOST_REMEMBERED {
+            *recorder = (Recorder::new(self.client.clone(), self.reporter.clone()), 0);
+        }
+        recorder.1 += 1;
+        recorder.0.clone()
+    }
 }
 
 /// One thing to tell people.
@@ -56,7 +85,7 @@ pub async fn publish(context: &Context, about: &ObjectReference, news: News) {
         action: news.action,
         secondary: None,
     };
-    let published = bounded(context.recorder.publish(&event, about)).await;
+    let published = bounded(context.publisher.recorder().publish(&event, about)).await;
     match published {
         Ok(()) => {}
         // Nobody will read it.

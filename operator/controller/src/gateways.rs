@@ -1,7 +1,7 @@
 //! What the gateways last told of all services.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -17,8 +17,8 @@ use crate::key::Key;
 /// Gateways that restart are silent for a moment; that is no news for thousands of services.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Counts of one gateway, by namespace and service.
-pub type Readings = BTreeMap<(String, String), GatewayReading>;
+/// Counts of one gateway, by service.
+pub type Readings = HashMap<Key, GatewayReading>;
 /// One for each gateway that there is; `None` for one that did not answer.
 pub type AllReadings = Vec<Option<Readings>>;
 
@@ -51,8 +51,24 @@ impl Gateways {
     /// Whether the gateways know a service; `None` before they were asked.
     pub fn route_view(&self, service: &Key, contested: Vec<Contested>) -> Option<RouteView> {
         let told = self.lock().told.clone()?;
-        let name = (service.namespace().to_owned(), service.name().to_owned());
-        Some(RouteView::of(&of_service(&told, &name), contested))
+        Some(RouteView::of(&of_service(&told, service), contested))
+    }
+
+    /// A gateway's counts under the keys that are known of the last time: thousands of names need not be copied every second.
+    pub fn keyed(&self, counts: &HashMap<(&str, &str), GatewayReading>) -> Readings {
+        let told = self.lock().told.clone();
+        let before = || told.iter().flat_map(|all| all.iter().flatten());
+        let mut text = String::new();
+        let mut key = |namespace: &str, name: &str| {
+            text.clear();
+            text.extend([namespace, "/", name]);
+            let known = before().find_map(|known| known.get_key_value(text.as_str()));
+            known.map_or_else(|| Key::new(namespace, name), |(key, _)| key.clone())
+        };
+        let counts = counts.iter();
+        counts
+            .map(|((namespace, name), reading)| (key(namespace, name), *reading))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -61,7 +77,7 @@ impl Gateways {
 }
 
 /// What each gateway told of one service. One that answers and has no series has had no request for it.
-pub fn of_service(all: &AllReadings, service: &(String, String)) -> Vec<Option<GatewayReading>> {
+pub fn of_service(all: &AllReadings, service: &Key) -> Vec<Option<GatewayReading>> {
     let of = |gateway: &Option<Readings>| {
         gateway
             .as_ref()
@@ -77,31 +93,25 @@ fn changes(before: &AllReadings, after: &AllReadings) -> Option<Vec<Key>> {
     if answered(before) != answered(after) {
         return None;
     }
-    let (before, after) = (known(before), known(after));
-    Some(
-        before
-            .symmetric_difference(&after)
-            .map(|(namespace, name)| Key::new(namespace, name))
-            .collect(),
-    )
+    let (lost, won) = (known(before, after), known(after, before));
+    Some(lost.chain(won).cloned().collect())
 }
 
-/// Services that every gateway which answered knows.
-fn known(all: &AllReadings) -> BTreeSet<&(String, String)> {
-    let mut answers = all.iter().flatten();
-    let knows = |readings: &Readings, service: &(String, String)| {
-        readings
-            .get(service)
-            .is_some_and(|r| r.route_pods.is_some())
+/// Services that every gateway which answered knows in the one and not in the other.
+fn known<'a>(all: &'a AllReadings, other: &'a AllReadings) -> impl Iterator<Item = &'a Key> {
+    let first = all.iter().flatten().next();
+    let keys = first.into_iter().flat_map(HashMap::keys);
+    keys.filter(move |service| is_known(all, service) && !is_known(other, service))
+}
+
+/// Whether every gateway which answered knows a service.
+fn is_known(all: &AllReadings, service: &Key) -> bool {
+    let mut answers = all.iter().flatten().peekable();
+    let knows = |readings: &Readings| {
+        let reading = readings.get(service);
+        reading.is_some_and(|r| r.route_pods.is_some())
     };
-    let Some(first) = answers.next() else {
-        return BTreeSet::new();
-    };
-    first
-        .keys()
-        .filter(|service| knows(first, service))
-        .filter(|service| answers.clone().all(|readings| knows(readings, service)))
-        .collect()
+    answers.peek().is_some() && answers.all(knows)
 }
 
 #[cfg(test)]
@@ -113,9 +123,7 @@ mod tests {
             route_pods: Some(1),
             ..GatewayReading::default()
         };
-        let named = services
-            .iter()
-            .map(|s| (("n".to_owned(), (*s).to_owned()), reading));
+        let named = services.iter().map(|s| (Key::new("n", s), reading));
         named.collect()
     }
 

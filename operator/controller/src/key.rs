@@ -1,6 +1,6 @@
 //! Name of an object inside a cluster.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Borrow, fmt, sync::Arc};
 
 /// `NAMESPACE/NAME`, or `/NAME` of an object without a namespace. Cheap to copy: everything that knows an object shares one
 /// text.
@@ -31,6 +31,13 @@ impl Key {
     fn parts(&self) -> (&str, &str) {
         // Neither namespaces nor names hold a slash.
         self.0.split_once('/').unwrap_or(("", &self.0))
+    }
+}
+
+/// A key is found by its text: `NAMESPACE/NAME`.
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

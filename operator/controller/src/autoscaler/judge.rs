@@ -14,7 +14,7 @@ use pagoda_operator_core::{
 use tokio::time::Instant;
 
 use super::{
-    Autoscaler, FIXED_ROUNDS, Look, Outcome,
+    Autoscaler, FIXED_ROUNDS, Look, Outcome, ROUND,
     act::Change,
     pods,
     signals::{DecisionSignal, Figure, ServiceSignals},
@@ -81,6 +81,10 @@ impl Autoscaler {
         let (mut decision, history) = decide(&spec.scaling, seen, history, at);
         watched.history = history;
         watched.looked(look.digest, decision.next_look);
+        if Duration::from_millis(decision.next_look.saturating_sub(at.now)) < ROUND {
+            self.early.push(look.key.clone());
+            self.early_at = decision.next_look;
+        }
         // What was learned changes slowly, and working it out costs more than a decision.
         if slot(&look.key) == self.rounds % FIXED_ROUNDS
             && let Some(learned) = watched.learn()

@@ -1,6 +1,6 @@
 //! Measures what services carry, for their status.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use pagoda_operator_core::{
     autoscale::{PodReading, PodSeen},
@@ -28,9 +28,9 @@ struct Meter {
 impl Meters {
     /// Takes in what the pods of a service told, and asks for a reconcile when that is news.
     pub fn note(&mut self, context: &Context, service: &Key, pods: &[PodSeen], now: u64) {
-        let told: Vec<(&str, &PodReading)> = pods
+        let told: Vec<(&Arc<str>, &PodReading)> = pods
             .iter()
-            .filter_map(|pod| Some((&*pod.name, pod.reading.as_ref()?)))
+            .filter_map(|pod| Some((&pod.name, pod.reading.as_ref()?)))
             .collect();
         if told.is_empty() && !self.0.contains_key(service) {
             return;

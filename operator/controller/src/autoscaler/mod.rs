@@ -1,4 +1,5 @@
-//! Once a second: asks gateways and pods for their load, lets the core decide, and writes what changed.
+//! Once a second: asks gateways and pods for their load, lets the core decide, and writes what changed. Services of which one
+//! look saw a burst are looked at once more before the next second.
 //!
 //! Gateways are asked first, for they know of requests before pods do, and of those that wait for one. Then the pods of those
 //! services are asked that are to be looked at (`watched`), in parallel and bounded, and whoever does not answer in time
@@ -28,8 +29,8 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
-use pagoda_operator_core::autoscale::GatewayReading;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use pagoda_operator_core::autoscale::{GatewayReading, Millis};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::{
     context::Context,
@@ -82,16 +83,21 @@ pub async fn run(context: Arc<Context>, sign: Arc<Sign>) {
             .autoscale_seconds
             .observe(started.elapsed().as_secs_f64());
         sign.beat();
+        autoscaler.second_look(&context, started + ROUND).await;
     }
 }
 
 struct Autoscaler {
     clock: Instant,
     rounds: u64,
-    watched: HashMap<Key, Watched>,
+    /// Boxed, for a table has more places than entries.
+    watched: HashMap<Key, Box<Watched>>,
     cold_starts: ColdStarts,
     meters: Meters,
     scraper: Scraper,
+    /// Services that asked to be looked at before the next round, and the last of the moments for which they did.
+    early: Vec<Key>,
+    early_at: Millis,
 }
 
 /// A service that is looked at in this round.
@@ -122,13 +128,37 @@ impl Autoscaler {
             cold_starts: ColdStarts::new(max_cold_starts),
             meters: Meters::default(),
             scraper: Scraper::default(),
+            early: Vec::new(),
+            early_at: 0,
         }
     }
 
     async fn round(&mut self, context: &Arc<Context>) {
         self.rounds += 1;
+        self.early.clear();
         let services = context.stores.services.entries();
         context.metrics.services.set(services.len() as i64);
+        self.pass(context, services).await;
+        self.sweep(context);
+    }
+
+    /// Looks again at those services that did not want to wait for the next round, unless that is about to begin.
+    async fn second_look(&mut self, context: &Arc<Context>, next_round: Instant) {
+        let at = self.clock + Duration::from_millis(self.early_at);
+        if self.early.is_empty() || at >= next_round {
+            return;
+        }
+        sleep_until(at).await;
+        let early = std::mem::take(&mut self.early).into_iter();
+        let services = early.filter_map(|key| {
+            let row = context.stores.services.get(&key)?;
+            row.scaled.is_some().then_some((key, row))
+        });
+        self.pass(context, services.collect()).await;
+    }
+
+    /// Looks at services, decides, and writes.
+    async fn pass(&mut self, context: &Arc<Context>, services: Vec<(Key, Arc<ServiceRow>)>) {
         let gateways = self.gateways(context, &services).await;
         let looks = self.looks(context, services, &gateways);
         let questions: Vec<Question> = looks
@@ -152,7 +182,6 @@ impl Autoscaler {
             let context = context.clone();
             tokio::spawn(async move { act::tell(&context, &written).await });
         }
-        self.sweep(context);
     }
 
     /// What all gateways tell; nothing when they are not asked.
@@ -211,7 +240,7 @@ impl Autoscaler {
         let watched = match self.watched.get_mut(&key) {
             Some(watched) if *watched.uid == *row.uid => watched,
             _ => {
-                let begun = Watched::begin(row);
+                let begun = Box::new(Watched::begin(row));
                 if spec.replicas > 0 && !pods.iter().any(|pod| pod.view.ready) {
                     let now = Instant::now();
                     let oldest = pods.iter().map(|pod| pod.made.at(now)).max();
@@ -225,8 +254,7 @@ impl Autoscaler {
             }
         };
         let current = watched.current(row.generation, spec.replicas, Instant::now());
-        let name = (key.namespace().to_owned(), key.name().to_owned());
-        let gateways = of_service(gateways, &name);
+        let gateways = of_service(gateways, &key);
         let digest = digest(row.generation, current, &gateways, &pods);
         watched.is_due(digest, now).then_some(Look {
             key,

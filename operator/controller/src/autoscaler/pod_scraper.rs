@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use pagoda_operator_core::autoscale::PodReading;
+use pagoda_operator_core::autoscale::{PodReader, PodReading};
 use tokio::time::Instant;
 
 use super::peers::{AskError, Manner, Peers};
@@ -27,6 +27,7 @@ const DOUBTFUL: usize = 64;
 #[derive(Debug, Default)]
 pub struct PodScraper {
     peers: Peers,
+    reader: Mutex<PodReader>,
     failures: AtomicUsize,
 }
 
@@ -96,7 +97,10 @@ impl PodScraper {
             }
         };
         let text = std::str::from_utf8(answer.body()).unwrap_or_default();
-        match PodReading::parse(text) {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = reader.read(text);
+        drop(reader);
+        match read {
             Ok(reading) => Some(reading),
             Err(error) => {
                 self.failures.fetch_add(1, Ordering::Relaxed);

@@ -68,7 +68,8 @@ impl Scraper {
             canary_gate::note(context, &address, counts);
         }
         let readings = GatewayReading::parse_all(&text);
-        read(&context.metrics, &address, "gateway", readings)
+        let counts = read(&context.metrics, &address, "gateway", readings)?;
+        Some(context.gateways.keyed(&counts))
     }
 
     async fn gateway_text(&self, context: &Context, address: &str) -> Option<String> {

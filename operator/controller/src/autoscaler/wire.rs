@@ -10,6 +10,7 @@
 
 use std::{
     io,
+    mem::MaybeUninit,
     net::SocketAddr,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
@@ -228,9 +229,13 @@ struct Head {
 impl Head {
     /// `None` while it is not whole.
     fn parse(bytes: &[u8]) -> Result<Option<Self>, WireError> {
-        let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
-        let mut response = httparse::Response::new(&mut headers);
-        let parsed = response.parse(bytes);
+        let mut headers = [const { MaybeUninit::uninit() }; MOST_HEADERS];
+        let mut response = httparse::Response::new(&mut []);
+        let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+            &mut response,
+            bytes,
+            &mut headers,
+        );
         let end = match parsed.map_err(|_| WireError::Malformed("its head is not HTTP/1"))? {
             httparse::Status::Partial => return Ok(None),
             httparse::Status::Complete(end) => end,

@@ -285,11 +285,11 @@ fn services_that_want_the_same_share_a_question_at_the_shortest_interval() {
                 metadata: Box::default(),
                 error: String::new(),
             },
-            scaled: Some(ScaledSpec {
+            scaled: Some(Arc::new(ScaledSpec {
                 replicas: 1,
                 scaling: service.scaling,
                 is_ours: true,
-            }),
+            })),
             claim: None,
             replicas_by: None,
         };

@@ -52,7 +52,7 @@ pub struct ServiceRow {
     /// What stands in it.
     pub content: Content,
     /// What the autoscaler needs of it, when it has to look after it.
-    pub scaled: Option<ScaledSpec>,
+    pub scaled: Option<Arc<ScaledSpec>>,
     /// Names that it claims for its model, and since when.
     pub claim: Option<Claim>,
     /// Who last wrote its number of pods, as a field manager; none where the API server does not tell.
@@ -269,13 +269,15 @@ fn claim(object: &InferenceService) -> Claim {
 }
 
 /// A number of pods that somebody else sets is looked at as well, for it is from these figures that he sets it.
-fn scaled(object: &InferenceService) -> Option<ScaledSpec> {
+fn scaled(object: &InferenceService) -> Option<Arc<ScaledSpec>> {
     let service = validate(object).ok()?;
     let fixed = service.scaling.managed_by_pagoda && service.scaling.is_fixed();
-    (!fixed).then(|| ScaledSpec {
-        replicas: service.replicas,
-        is_ours: service.foreign.is_none(),
-        scaling: service.scaling,
+    (!fixed).then(|| {
+        Arc::new(ScaledSpec {
+            replicas: service.replicas,
+            is_ours: service.foreign.is_none(),
+            scaling: service.scaling,
+        })
     })
 }
 

@@ -15,6 +15,7 @@ pub struct Table<V>(RwLock<Rows<V>>);
 #[derive(Debug)]
 struct Rows<V> {
     rows: HashMap<Key, Row<V>>,
+    /// Rows of a service that do not bear its name; most rows do, and are found by it.
     of_service: HashMap<Key, Vec<Key>>,
 }
 
@@ -73,10 +74,10 @@ impl<V: Clone> Table<V> {
     /// All values of a service, by name.
     pub fn of(&self, service: &Key) -> Vec<(Key, V)> {
         let rows = self.read();
-        let keys = rows.of_service.get(service).into_iter().flatten();
-        let mut found: Vec<_> = keys
-            .filter_map(|key| Some((key.clone(), rows.rows.get(key)?.value.clone())))
-            .collect();
+        let found = rows
+            .of(service)
+            .map(|(key, row)| (key.clone(), row.value.clone()));
+        let mut found: Vec<_> = found.collect();
         found.sort_by(|(a, _), (b, _)| a.cmp(b));
         found
     }
@@ -84,9 +85,7 @@ impl<V: Clone> Table<V> {
     /// All values of a service, in the order in which they came.
     pub fn values_of(&self, service: &Key) -> Vec<V> {
         let rows = self.read();
-        let keys = rows.of_service.get(service).into_iter().flatten();
-        keys.filter_map(|key| Some(rows.rows.get(key)?.value.clone()))
-            .collect()
+        rows.of(service).map(|(_, row)| row.value.clone()).collect()
     }
 
     /// All values.
@@ -176,6 +175,7 @@ impl<V> Rows<V> {
     fn take(&mut self, key: &Key) -> Option<Row<V>> {
         let row = self.rows.remove(key)?;
         if let Some(service) = &row.service
+            && service != key
             && let Some(keys) = self.of_service.get_mut(service)
         {
             keys.retain(|other| other != key);
@@ -186,16 +186,30 @@ impl<V> Rows<V> {
         Some(row)
     }
 
+    /// All rows of a service.
+    fn of<'a>(&'a self, service: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Row<V>)> {
+        let namesake = self.rows.get_key_value(service);
+        let namesake = namesake.filter(|(_, row)| row.service.as_ref() == Some(service));
+        let others = self.of_service.get(service).into_iter().flatten();
+        let others = others.filter_map(|key| self.rows.get_key_value(key));
+        namesake.into_iter().chain(others)
+    }
+
     /// One text for a service, however many rows it has.
     fn link(&mut self, service: Key, key: &Key) -> Key {
+        if service == *key {
+            return key.clone();
+        }
         let shared = match self.of_service.get_key_value(&service) {
             Some((shared, _)) => shared.clone(),
             None => service,
         };
-        self.of_service
-            .entry(shared.clone())
-            .or_default()
-            .push(key.clone());
+        let keys = self.of_service.entry(shared.clone()).or_default();
+        // Most services have a row or two: those do not grow by doubling.
+        if keys.len() < 4 {
+            keys.reserve_exact(1);
+        }
+        keys.push(key.clone());
         shared
     }
 }
@@ -216,7 +230,7 @@ mod tests {
     fn kept(name: u8, service: u8, version: u8) -> Kept<u8> {
         Kept {
             key: Key::new("n", &name.to_string()),
-            service: (service > 0).then(|| Key::new("n", &format!("s{service}"))),
+            service: (service > 0).then(|| Key::new("n", &service.to_string())),
             version: version.to_string(),
             value: version,
         }
@@ -241,7 +255,7 @@ mod tests {
                     prop_assert_eq!(table.remove(&Key::new("n", &name.to_string())).is_some(), model.remove(&name).is_some());
                 }
                 for service in 1..3 {
-                    let found: Vec<u8> = table.of(&Key::new("n", &format!("s{service}"))).into_iter().map(|(_, v)| v).collect();
+                    let found: Vec<u8> = table.of(&Key::new("n", &service.to_string())).into_iter().map(|(_, v)| v).collect();
                     let expected: Vec<u8> = model.values().filter(|(s, _)| *s == service).map(|(_, v)| *v).collect();
                     prop_assert_eq!(found, expected);
                 }

@@ -1,9 +1,6 @@
 //! What clients ask of a service, out of what gateways and pods counted.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use super::{Millis, PodReading};
 use crate::exposition::{ExpositionError, declares, parse};
@@ -108,11 +105,10 @@ pub struct GatewayReading {
 impl GatewayReading {
     /// Reads a gateway's metrics into counts for each `(namespace, service)`. A service without series has had no
     /// request; a text that does not even declare them is not a gateway's.
-    pub fn parse_all(text: &str) -> Result<BTreeMap<(String, String), Self>, ExpositionError> {
+    pub fn parse_all(text: &str) -> Result<HashMap<(&str, &str), Self>, ExpositionError> {
         if !declares(text, IN_FLIGHT) {
             return Err(ExpositionError::Malformed(IN_FLIGHT.to_owned()));
         }
-        // Several series for each service, and one copy of its name.
         let mut readings: HashMap<(&str, &str), Self> = HashMap::new();
         for sample in parse(text, &[HELD, IN_FLIGHT, REQUESTS, ROUTE_PODS])? {
             let (Some(namespace), Some(service)) =
@@ -128,12 +124,7 @@ impl GatewayReading {
                 _ => reading.finished += sample.count(),
             }
         }
-        let named = readings.into_iter();
-        Ok(named
-            .map(|((namespace, service), reading)| {
-                ((namespace.to_owned(), service.to_owned()), reading)
-            })
-            .collect())
+        Ok(readings)
     }
 }
 

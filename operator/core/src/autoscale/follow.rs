@@ -135,9 +135,13 @@ impl Follow<'_> {
         let lasting = pods(history.lasting(self.settings));
         let asked = panic::burst_milli(settings, shortly, lasting, inputs.ready);
         let stable = u64::from(self.settings.window_seconds) * 1000;
-        history
+        let burst = history
             .panic
-            .note(settings, stable, asked, inputs.ready, self.at.now)
+            .note(settings, stable, asked, inputs.ready, self.at.now);
+        let sudden = pods(history.sudden(self.settings));
+        let seen = panic::is_steep(settings, sudden, inputs.ready);
+        history.panic.suspect(seen);
+        burst
     }
 
     /// Where pods do not get ready in time, more of them may come only as far as others do.

@@ -1,15 +1,14 @@
 //! What a decision must remember of earlier moments.
 
-use std::{collections::HashMap, sync::Arc};
-
 use pagoda_crds::api::{CapacityStatus, Metric};
 
 use super::{
     Measured, Millis, Moment, Observation, PodSeen,
+    by_pod::ByPod,
     capacity::{Learner, RequestCost},
     forecast::Forecast,
     hpa::Pace,
-    panic::Panic,
+    panic::{Panic, is_beyond_chance},
     recommend::kv_usage,
     schedule::InEffect,
     series::{Series, Spans},
@@ -36,7 +35,7 @@ pub struct History {
     pod_arrivals: Series,
     tokens: Series,
     /// What each pod last counted, by its name.
-    counters: HashMap<Arc<str>, Counters>,
+    counters: ByPod<Counters>,
     /// Sums of what pods counted since this history began.
     arrived: u64,
     generated: u64,
@@ -49,7 +48,8 @@ pub struct History {
     pub(super) panic: Panic,
     pub(super) schedules: InEffect,
     pub(super) forecast: Forecast,
-    pub(super) learner: Learner,
+    /// None before there was a pod: thousands of services may wait at zero.
+    pub(super) learner: Option<Box<Learner>>,
 }
 
 /// Counters of one pod.
@@ -63,19 +63,21 @@ impl History {
     /// A history that begins with what was learned before, as the status holds it.
     pub fn restore(capacity: &[CapacityStatus]) -> Self {
         Self {
-            learner: Learner::restore(capacity),
+            learner: (!capacity.is_empty()).then(|| Box::new(Learner::restore(capacity))),
             ..Self::default()
         }
     }
 
     /// What was learned of the pods, unrounded.
     pub fn capacity(&self) -> Vec<CapacityStatus> {
-        self.learner.entries()
+        self.learner
+            .as_ref()
+            .map_or_else(Vec::new, |learner| learner.entries())
     }
 
     /// What a request costs at present, if known.
     pub fn request_cost(&self) -> Option<RequestCost> {
-        self.learner.request_cost()
+        self.learner.as_ref()?.request_cost()
     }
 
     /// Takes in a moment before it is decided on.
@@ -98,7 +100,10 @@ impl History {
             .note_gauge(seen.demand.queued_milli(), now, spans);
         self.kv_usage
             .note_gauge(mean_kv_usage_micro(&seen.pods), now, spans);
-        self.learner.note(&seen.pods, spans.long_millis, now);
+        if self.learner.is_some() || !seen.pods.is_empty() {
+            let learner = self.learner.get_or_insert_default();
+            learner.note(&seen.pods, spans.long_millis, now);
+        }
         let grew = self.note_counters(&seen.pods);
         let told = seen.pods.iter().any(|pod| pod.reading.is_some());
         let came = self
@@ -117,9 +122,9 @@ impl History {
     pub(super) fn measured(&self, settings: &ScalingSettings) -> Measured {
         let mut measured = self.over(spans(settings).long_millis);
         for metric in [Metric::TimeToFirstToken, Metric::InterTokenLatency] {
-            let millis = self
-                .learner
-                .measured_millis(metric, percentile(settings, metric));
+            let learner = self.learner.as_ref();
+            let millis = learner
+                .and_then(|learner| learner.measured_millis(metric, percentile(settings, metric)));
             measured.set(metric, millis.map(u64::from));
         }
         measured
@@ -136,6 +141,20 @@ impl History {
         let mut measured = Measured::default();
         measured.set(Metric::InFlightRequests, self.in_flight.lasting(window));
         measured.set(Metric::QueuedRequests, self.queued.lasting(window));
+        measured
+    }
+
+    /// What the last look alone saw, of the same figures; none of them while that may be chance.
+    pub(super) fn sudden(&self, settings: &ScalingSettings) -> Measured {
+        let mut measured = Measured::default();
+        let mean = self.in_flight.mean(spans(settings).long_millis);
+        let (latest, queued) = (self.in_flight.latest(), self.queued.latest());
+        if let (Some(latest), Some(mean)) = (latest, mean)
+            && is_beyond_chance(latest, mean)
+        {
+            measured.set(Metric::InFlightRequests, Some(latest));
+            measured.set(Metric::QueuedRequests, queued);
+        }
         measured
     }
 
@@ -161,7 +180,7 @@ impl History {
 
     /// Time from the creation of a pod until it answers, if known.
     pub(super) fn start_millis(&self) -> Option<Millis> {
-        self.learner.start_millis()
+        self.learner.as_ref()?.start_millis()
     }
 
     /// Millionths of their KV caches that pods use on average over the window of the rule.
@@ -208,7 +227,7 @@ impl History {
         let counts = |pod: &&PodSeen| {
             !pod.ready
                 && pod.age_millis >= deadline
-                && (late || !self.counters.contains_key(&pod.name))
+                && (late || self.counters.get(&pod.name).is_none())
         };
         let unready = seen.pods.iter().filter(counts).count() as u32;
         let missing = seen.current.saturating_sub(seen.pods.len() as u32);
@@ -255,7 +274,7 @@ impl History {
                 generated: reading.generated_tokens,
             };
             let Some(known) = self.counters.get_mut(&pod.name) else {
-                self.counters.insert(pod.name.clone(), now);
+                self.counters.add(pod.name.clone(), now);
                 continue;
             };
             let before = std::mem::replace(known, now);
@@ -269,10 +288,7 @@ impl History {
                 .generated
                 .wrapping_add(grown(before.generated, now.generated));
         }
-        if self.counters.len() > pods.len() {
-            let lives = |name: &Arc<str>| pods.iter().any(|pod| pod.name == *name);
-            self.counters.retain(|name, _| lives(name));
-        }
+        self.counters.settle(pods.iter().map(|pod| &pod.name));
         grew
     }
 }

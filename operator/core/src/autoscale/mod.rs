@@ -8,6 +8,7 @@
 //! started removes nothing before it has watched for as long as its rules ask; pods that were asked for and do not answer yet
 //! are supply on its way, so that a model that loads slowly, or never, draws no further pods.
 
+pub(crate) mod by_pod;
 pub mod capacity;
 mod decision;
 mod demand;
@@ -28,9 +29,10 @@ pub use demand::{
     Demand, GatewayReading, Observation, PodSeen, QueryReading, ServiceReadings, observe,
 };
 pub use history::History;
-pub use pod_reading::{Latencies, PodReading, Work};
+pub use pod_reading::{Latencies, PodReader, PodReading, Work};
 
 use crate::validate::ScalingSettings;
+use capacity::Learner;
 use follow::Follow;
 use recommend::{Sources, recommend};
 
@@ -39,6 +41,9 @@ pub type Millis = u64;
 
 /// Pause between two looks while anything goes on.
 const LOOK_MILLIS: Millis = 1_000;
+/// The same when one look saw a burst and another is to tell whether it lasts. Two looks are what a burst takes: nothing that
+/// a single one says moves pods.
+const CONFIRM_MILLIS: Millis = 250;
 /// The same while nothing is asked of a service and its number of pods stands.
 const QUIET_LOOK_MILLIS: Millis = 5_000;
 
@@ -60,6 +65,7 @@ pub fn decide(
     at: Moment,
 ) -> (Decision, History) {
     history.observe(settings, seen, at);
+    history.panic.suspect(false);
     let mut inputs = inputs(settings, seen, &mut history, at);
     let bounds = Bounds::of(&inputs);
     let idle = history.idle_millis(at.now);
@@ -111,7 +117,9 @@ fn inputs(
         partial,
         now: at.now,
     };
-    let recommendations = recommend(&sources, &mut history.learner);
+    let mut nothing_learned = Learner::default();
+    let learner = history.learner.as_deref_mut();
+    let recommendations = recommend(&sources, learner.unwrap_or(&mut nothing_learned));
     // The first of the largest, as HPA names it.
     let winner = (0..recommendations.len())
         .rev()
@@ -198,7 +206,9 @@ fn next_look(
 ) -> Millis {
     let least = settings.min_replicas;
     let settled = replicas == seen.current && seen.ready == seen.current && replicas == least;
-    let pause = if settled && seen.demand.is_quiet() && settings.queries().is_empty() {
+    let pause = if history.panic.is_suspected() {
+        CONFIRM_MILLIS
+    } else if settled && seen.demand.is_quiet() && settings.queries().is_empty() {
         QUIET_LOOK_MILLIS
     } else {
         LOOK_MILLIS

@@ -11,7 +11,11 @@ use super::Millis;
 
 /// A burst that is being answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Panic(Option<Burst>);
+pub(super) struct Panic {
+    burst: Option<Burst>,
+    /// Whether the last look alone saw one, and the next is to tell whether it lasts.
+    suspected: bool,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Burst {
@@ -35,11 +39,25 @@ pub(super) fn burst_milli(
     lasting_milli: u64,
     ready: u32,
 ) -> u64 {
-    if u128::from(lasting_milli) * 2 >= u128::from(threshold_milli(settings, ready)) * 3 {
+    if is_steep(settings, lasting_milli, ready) {
         shortly_milli.max(lasting_milli)
     } else {
         shortly_milli
     }
+}
+
+/// Whether so many thousandths of pods are half as much again as the threshold.
+pub(super) fn is_steep(settings: PanicSettings, asked_milli: u64, ready: u32) -> bool {
+    u128::from(asked_milli) * 2 >= u128::from(threshold_milli(settings, ready)) * 3
+}
+
+/// Whether so many requests at once are more than chance makes of a mean: five standard deviations of requests that come
+/// independently (Poisson's, whose variance is the mean).
+pub(super) fn is_beyond_chance(latest_milli: u64, mean_milli: u64) -> bool {
+    let (latest, mean) = (u128::from(latest_milli), u128::from(mean_milli).max(1000));
+    latest
+        .checked_sub(mean)
+        .is_some_and(|beyond| beyond.saturating_mul(beyond) >= 25 * mean * 1000)
 }
 
 /// Thousandths of pods from which on a burst is one.
@@ -60,18 +78,18 @@ impl Panic {
         let over = asked_milli >= threshold_milli(settings, ready);
         let wanted = u32::try_from(asked_milli.div_ceil(1000)).unwrap_or(u32::MAX);
         if self
-            .0
+            .burst
             .is_some_and(|burst| !over && burst.last.saturating_add(stable_millis) < now)
         {
-            self.0 = None;
+            self.burst = None;
         }
-        if over && self.0.is_none() {
-            self.0 = Some(Burst {
+        if over && self.burst.is_none() {
+            self.burst = Some(Burst {
                 last: now,
                 most: wanted,
             });
         }
-        let burst = self.0.as_mut()?;
+        let burst = self.burst.as_mut()?;
         if over {
             burst.last = now;
         }
@@ -81,7 +99,17 @@ impl Panic {
 
     /// The burst is over, for whatever reason.
     pub fn end(&mut self) {
-        self.0 = None;
+        *self = Self::default();
+    }
+
+    /// Notes whether the look alone saw a burst. One that is answered needs no second look.
+    pub fn suspect(&mut self, seen: bool) {
+        self.suspected = seen && self.burst.is_none();
+    }
+
+    /// Whether a second look is to tell soon.
+    pub fn is_suspected(&self) -> bool {
+        self.suspected
     }
 }
 
@@ -118,6 +146,19 @@ mod tests {
         assert_eq!(Panic::default().note(KNATIVE, 60_000, 1001, 0, 0), None);
         assert_eq!(Panic::default().note(KNATIVE, 60_000, 2000, 0, 0), Some(2));
         assert_eq!(Panic::default().note(KNATIVE, 60_000, 1100, 1, 0), None);
+    }
+
+    #[test]
+    fn what_chance_makes_of_a_mean_is_no_suspicion_however_large_or_small_the_mean() {
+        assert!(!is_beyond_chance(5_000, 1_000));
+        assert!(is_beyond_chance(6_000, 1_000));
+        assert!(!is_beyond_chance(149_000, 100_000));
+        assert!(is_beyond_chance(150_000, 100_000));
+        assert!(!is_beyond_chance(0, 8_000));
+        assert!(
+            is_beyond_chance(6_000, 0),
+            "nothing is known to come one at a time"
+        );
     }
 
     proptest! {

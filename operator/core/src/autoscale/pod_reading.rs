@@ -11,8 +11,8 @@ mod tests;
 use std::sync::Arc;
 
 use self::dialect::{DIALECTS, Dialect, Field, Part};
-use super::capacity::histogram::{Histogram, MOST_BUCKETS};
-use crate::exposition::{ExpositionError, Sample, declares, scan};
+use super::capacity::histogram::{Histogram, MOST_BUCKETS, SharedBounds};
+use crate::exposition::{ExpositionError, Sample, declares, parse_number, scan};
 
 /// Counts of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,18 +66,48 @@ pub struct Latencies {
     pub inter_token: Option<Histogram>,
 }
 
-impl PodReading {
+/// Reads the texts of many pods, one after the other. What they have in common is kept once, and memory is used again.
+#[derive(Debug, Default)]
+pub struct PodReader {
+    shared: SharedBounds,
+    first_token: Vec<(u32, u64)>,
+    inter_token: Vec<(u32, u64)>,
+}
+
+impl PodReader {
     /// Reads a pod's metrics, in the words of vLLM, SGLang or llama-server.
-    pub fn parse(text: &str) -> Result<Self, ExpositionError> {
+    pub fn read(&mut self, text: &str) -> Result<PodReading, ExpositionError> {
         let dialect = DIALECTS
             .into_iter()
             .find(|dialect| declares(text, dialect.running))
             .ok_or_else(|| ExpositionError::Malformed(DIALECTS[0].running.to_owned()))?;
-        let mut draft = Draft::default();
-        for ((field, rank), sample) in scan(text, |name| dialect.field(name)) {
+        let mut draft = Draft {
+            first_token: DraftHistogram::within(&mut self.first_token),
+            inter_token: DraftHistogram::within(&mut self.inter_token),
+            ..Draft::default()
+        };
+        // Buckets of a histogram follow each other under one name.
+        let mut last = ("", None);
+        let field = |name| {
+            if name != last.0 {
+                last = (name, dialect.field(name));
+            }
+            last.1
+        };
+        for ((field, rank), sample) in scan(text, field) {
             draft.take(field, rank, sample)?;
         }
-        Ok(draft.finish(dialect))
+        let reading = draft.finish(dialect, &mut self.shared);
+        self.first_token = draft.first_token.buckets;
+        self.inter_token = draft.inter_token.buckets;
+        Ok(reading)
+    }
+}
+
+impl PodReading {
+    /// Reads the metrics of one pod; see [`PodReader`] for many.
+    pub fn parse(text: &str) -> Result<Self, ExpositionError> {
+        PodReader::default().read(text)
     }
 
     /// Requests in the pod.
@@ -142,10 +172,10 @@ impl Draft {
         }
     }
 
-    fn finish(self, dialect: &Dialect) -> PodReading {
+    fn finish(&mut self, dialect: &Dialect, shared: &mut SharedBounds) -> PodReading {
         let latencies = Latencies {
-            first_token: self.first_token.finish(),
-            inter_token: self.inter_token.finish(),
+            first_token: self.first_token.finish(shared),
+            inter_token: self.inter_token.finish(shared),
         };
         let queries = if dialect.looks_every_prompt_up {
             &self.prompt
@@ -210,7 +240,7 @@ impl Usage {
     }
 
     /// A share; what lies above 1 is another unit, and no share.
-    fn finish(self) -> Option<u32> {
+    fn finish(&self) -> Option<u32> {
         let mean = self.sum / f64::from(self.engines.max(1));
         let makes_sense = self.engines > 0 && !self.nonsense && mean <= 1.001;
         makes_sense.then(|| ((mean * 1000.0).round() as u32).min(1000))
@@ -231,11 +261,21 @@ struct DraftHistogram {
 }
 
 impl DraftHistogram {
+    /// An empty one, in memory that was used before.
+    fn within(memory: &mut Vec<(u32, u64)>) -> Self {
+        let mut buckets = std::mem::take(memory);
+        buckets.clear();
+        Self {
+            buckets,
+            ..Self::default()
+        }
+    }
+
     fn take(&mut self, part: Part, rank: u8, sample: Option<Sample<'_>>) {
         if self.rank.is_none_or(|best| rank < best) {
             *self = Self {
                 rank: Some(rank),
-                ..Self::default()
+                ..Self::within(&mut self.buckets)
             };
         } else if self.rank.is_some_and(|best| rank > best) {
             return;
@@ -249,7 +289,7 @@ impl DraftHistogram {
     }
 
     fn bucket(&mut self, sample: &Sample<'_>) {
-        let bound = sample.label("le").and_then(|le| le.parse::<f64>().ok());
+        let bound = sample.label("le").and_then(parse_number);
         match bound {
             // All of them are counted by `_count`.
             Some(bound) if bound == f64::INFINITY => {}
@@ -282,11 +322,11 @@ impl DraftHistogram {
         }
     }
 
-    fn finish(self) -> Option<Histogram> {
+    fn finish(&mut self, shared: &mut SharedBounds) -> Option<Histogram> {
         if self.nonsense || self.buckets.is_empty() {
             return None;
         }
-        Histogram::new(self.buckets, self.count, micros(self.sum))
+        Histogram::with_bounds_of(shared, &mut self.buckets, self.count, micros(self.sum))
     }
 }
 

@@ -70,6 +70,11 @@ impl Series {
         self.points.clear();
     }
 
+    /// What the last look told.
+    pub fn latest(&self) -> Option<u64> {
+        self.last
+    }
+
     /// The lesser of a gauge's last two looks; none when one of them told nothing, or they stand further apart than the window.
     pub fn lasting(&self, window_millis: Millis) -> Option<u64> {
         let mut latest = self.points.iter().rev();

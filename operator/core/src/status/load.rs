@@ -1,10 +1,10 @@
 //! What the pods of a service carry, in figures that change seldom enough to be written.
 
 use pagoda_crds::api::LoadStatus;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::{
-    autoscale::{Millis, PodReading},
+    autoscale::{Millis, PodReading, by_pod::ByPod},
     validate::Service,
 };
 
@@ -47,7 +47,7 @@ impl From<&PodReading> for Counted {
 /// Measures the load of one service from the counters of its pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadMeter {
-    last: BTreeMap<String, Counted>,
+    last: ByPod<Counted>,
     window_started: Option<Millis>,
     tokens: u64,
     queries: u64,
@@ -57,25 +57,25 @@ pub struct LoadMeter {
 
 impl LoadMeter {
     /// Takes in what pods told, by name; returns the load whenever a window is over.
-    pub fn note(&mut self, pods: &[(&str, &PodReading)], now: Millis) -> Option<LoadReading> {
+    pub fn note(&mut self, pods: &[(&Arc<str>, &PodReading)], now: Millis) -> Option<LoadReading> {
         for (name, reading) in pods {
-            if let Some(last) = self.last.get_mut(*name) {
+            if let Some(last) = self.last.get_mut(name) {
                 self.tokens += grown(last.generated_tokens, reading.generated_tokens);
                 self.queries += grown(last.cache_queries, reading.cache_queries);
                 self.hits += grown(last.cache_hits, reading.cache_hits);
                 // A pod that did not answer this once is taken up where it was; one that is gone is forgotten with the window.
                 *last = (*reading).into();
             } else {
-                self.last.insert((*name).to_owned(), (*reading).into());
+                self.last.add(Arc::clone(name), (*reading).into());
             }
         }
+        self.last.sort();
         let started = *self.window_started.get_or_insert(now);
         let elapsed = now.saturating_sub(started);
         if elapsed < WINDOW_MILLIS {
             return None;
         }
-        self.last
-            .retain(|name, _| pods.iter().any(|(pod, _)| pod == name));
+        self.last.forget_others(pods.iter().map(|(name, _)| *name));
         Some(self.close(elapsed, now))
     }
 

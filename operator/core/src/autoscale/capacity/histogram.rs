@@ -1,27 +1,66 @@
 //! A histogram as a Prometheus client counts it, in integers: what a server felt of its latencies so far, or within a while.
 
+use std::sync::Arc;
+
 /// More buckets than this are nobody's: the text is garbage, or wants our memory.
 pub const MOST_BUCKETS: usize = 64;
+/// Lists of bounds that are remembered; there are two for each kind of server.
+const MOST_SHARED: usize = 32;
 
 /// Observations by upper bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Upper bounds in microseconds, rising; one more bucket is unbounded.
-    bounds_micros: Box<[u32]>,
+    /// Upper bounds in microseconds, rising; one more bucket is unbounded. Servers of a kind have them in common.
+    bounds_micros: Arc<[u32]>,
     /// Observations up to each bound, never falling; the last are all.
     cumulative: Box<[u64]>,
     /// Sum of the observations in microseconds.
     sum_micros: u64,
 }
 
+/// Bounds that histograms have in common, kept once.
+#[derive(Debug, Default)]
+pub struct SharedBounds(Vec<Arc<[u32]>>);
+
+impl SharedBounds {
+    fn of(&mut self, buckets: &[(u32, u64)]) -> Arc<[u32]> {
+        let bounds = || buckets.iter().map(|(bound, _)| *bound);
+        let same = |known: &&Arc<[u32]>| known.iter().copied().eq(bounds());
+        if let Some(known) = self.0.iter().find(same) {
+            return Arc::clone(known);
+        }
+        if self.0.len() >= MOST_SHARED {
+            self.0.remove(0);
+        }
+        let new: Arc<[u32]> = bounds().collect();
+        self.0.push(Arc::clone(&new));
+        new
+    }
+}
+
 impl Histogram {
     /// A histogram out of its buckets; none when they cannot be counts.
     pub fn new(mut buckets: Vec<(u32, u64)>, count: u64, sum_micros: u64) -> Option<Self> {
+        Self::with_bounds_of(
+            &mut SharedBounds::default(),
+            &mut buckets,
+            count,
+            sum_micros,
+        )
+    }
+
+    /// The same, with bounds that others have too.
+    pub fn with_bounds_of(
+        shared: &mut SharedBounds,
+        buckets: &mut [(u32, u64)],
+        count: u64,
+        sum_micros: u64,
+    ) -> Option<Self> {
         buckets.sort_unstable();
         let rises = buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1);
         let below = buckets.last().is_none_or(|(_, last)| *last <= count);
         (rises && below && buckets.len() <= MOST_BUCKETS).then(|| Self {
-            bounds_micros: buckets.iter().map(|(bound, _)| *bound).collect(),
+            bounds_micros: shared.of(buckets),
             cumulative: buckets
                 .iter()
                 .map(|(_, upto)| *upto)
@@ -47,31 +86,41 @@ impl Histogram {
         if !now.continues(earlier) {
             self.add(now);
         } else if now.count() > earlier.count() {
-            self.add(&now.less(earlier));
+            self.add_difference(earlier, now);
         }
     }
 
     /// Whether these are the counts of `earlier` and perhaps more.
     pub fn continues(&self, earlier: &Self) -> bool {
         let mut pairs = self.cumulative.iter().zip(&earlier.cumulative);
-        self.bounds_micros == earlier.bounds_micros
+        self.has_bounds_of(earlier)
             && self.sum_micros >= earlier.sum_micros
             && pairs.all(|(now, before)| now >= before)
     }
 
-    fn less(&self, earlier: &Self) -> Self {
+    fn has_bounds_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.bounds_micros, &other.bounds_micros)
+            || self.bounds_micros == other.bounds_micros
+    }
+
+    /// Adds what `now` has beyond `earlier`, both of the same bounds and `now` nowhere less.
+    fn add_difference(&mut self, earlier: &Self, now: &Self) {
+        if self.count() == 0 && !self.has_bounds_of(now) {
+            self.bounds_micros = Arc::clone(&now.bounds_micros);
+            self.cumulative = now.cumulative.iter().map(|_| 0).collect();
+        }
+        if !self.has_bounds_of(now) {
+            return;
+        }
         // Counts that are read while they grow may not fit each other by one.
         let mut most = 0;
-        let grown = self.cumulative.iter().zip(&earlier.cumulative);
-        let rising = grown.map(|(now, before)| {
+        let grown = now.cumulative.iter().zip(&earlier.cumulative);
+        for (sum, (now, before)) in self.cumulative.iter_mut().zip(grown) {
             most = most.max(now - before);
-            most
-        });
-        Self {
-            bounds_micros: self.bounds_micros.clone(),
-            cumulative: rising.collect(),
-            sum_micros: self.sum_micros - earlier.sum_micros,
+            *sum = sum.saturating_add(most);
         }
+        let grown = now.sum_micros - earlier.sum_micros;
+        self.sum_micros = self.sum_micros.saturating_add(grown);
     }
 
     /// Adds another one's observations; one of other buckets is left out, for there is no telling where in ours they lie.
@@ -79,7 +128,7 @@ impl Histogram {
     pub fn add(&mut self, other: &Self) {
         if self.count() == 0 {
             self.clone_from(other);
-        } else if self.bounds_micros == other.bounds_micros {
+        } else if self.has_bounds_of(other) {
             for (sum, more) in self.cumulative.iter_mut().zip(&other.cumulative) {
                 *sum = sum.saturating_add(*more);
             }
@@ -96,21 +145,35 @@ impl Histogram {
     /// The percentile in microseconds, linear inside a bucket, as Prometheus' `histogram_quantile` has it: beyond the last
     /// bound it is that bound. None without observations.
     pub fn percentile_micros(&self, percentile: u32) -> Option<u64> {
-        let all = self.count();
-        if all == 0 || self.bounds_micros.is_empty() {
+        Self::percentile_micros_of(std::slice::from_ref(self), percentile)
+    }
+
+    /// The same of several together: of those that have the bounds of the first that has observations.
+    pub fn percentile_micros_of(parts: &[Self], percentile: u32) -> Option<u64> {
+        let first = parts.iter().find(|part| part.count() > 0)?;
+        let alike = || {
+            let told = parts.iter().filter(|part| part.count() > 0);
+            told.filter(|part| part.has_bounds_of(first))
+        };
+        let upto = |bucket: usize| {
+            let counts = alike().map(|part| part.cumulative[bucket]);
+            counts.fold(0, u64::saturating_add)
+        };
+        let (bounds, last) = (&first.bounds_micros, first.cumulative.len() - 1);
+        if bounds.is_empty() {
             return None;
         }
-        let rank = u128::from(all) * u128::from(percentile.min(100));
-        let reaches = |upto: &u64| u128::from(*upto) * 100 >= rank && *upto > 0;
-        let bucket = self.cumulative.iter().position(reaches)?;
-        let Some(upper) = self.bounds_micros.get(bucket) else {
-            return self.bounds_micros.last().map(|last| u64::from(*last));
+        let rank = u128::from(upto(last)) * u128::from(percentile.min(100));
+        let reaches = |upto: u64| u128::from(upto) * 100 >= rank && upto > 0;
+        let bucket = (0..=last).find(|bucket| reaches(upto(*bucket)))?;
+        let Some(upper) = bounds.get(bucket) else {
+            return bounds.last().map(|last| u64::from(*last));
         };
         let (lower, below) = match bucket.checked_sub(1) {
-            Some(before) => (self.bounds_micros[before], self.cumulative[before]),
+            Some(before) => (bounds[before], upto(before)),
             None => (0, 0),
         };
-        let within = u128::from(self.cumulative[bucket] - below) * 100;
+        let within = u128::from(upto(bucket) - below) * 100;
         let into = rank.saturating_sub(u128::from(below) * 100);
         let width = u128::from(upper - lower);
         Some(u64::from(lower) + (width * into / within.max(1)) as u64)

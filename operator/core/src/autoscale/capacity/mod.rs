@@ -41,7 +41,7 @@ use self::{
     tuning::MOST_ENTRIES,
     window::LatencyWindow,
 };
-use super::{Millis, PodSeen};
+use super::{Millis, PodSeen, by_pod::ByPod};
 
 /// A revision of which no pod was seen for so long, while others were, is gone.
 const GONE_MILLIS: Millis = 600_000;
@@ -49,8 +49,7 @@ const GONE_MILLIS: Millis = 600_000;
 /// What is known of the pods of a service.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Learner {
-    /// By name.
-    tracks: Vec<Track>,
+    tracks: ByPod<Track>,
     entries: Vec<Entry>,
     cost: CostMeter,
     first_token: LatencyWindow,
@@ -85,20 +84,15 @@ impl Learner {
         self.first_token.pass(window, now);
         self.inter_token.pass(window, now);
         self.note_ready(pods, now);
-        let earlier = std::mem::take(&mut self.tracks);
+        let mut tracks = std::mem::take(&mut self.tracks);
         let mut arrived = Some(0.0);
-        let mut tracks = Vec::with_capacity(pods.len());
         for pod in pods {
-            let before = track::find(&earlier, &pod.name).cloned();
-            let (track, came) = self.follow(pod, before, passed, now);
-            tracks.push(track);
+            let came = self.follow(pod, tracks.of(&pod.name), passed, now);
             if pod.ready {
                 arrived = arrived.zip(came).map(|(sum, came)| sum + came);
             }
         }
-        if !tracks.is_sorted_by(|a, b| a.name <= b.name) {
-            tracks.sort_by(|a, b| a.name.cmp(&b.name));
-        }
+        tracks.settle(pods.iter().map(|pod| &pod.name));
         self.tracks = tracks;
         if let (Some(arrived), true) = (arrived, passed > 0 && self.ready > 0) {
             self.cost.note_arrivals(arrived, passed as f64 / 1000.0);
@@ -117,20 +111,17 @@ impl Learner {
     fn follow(
         &mut self,
         pod: &PodSeen,
-        before: Option<Track>,
+        track: &mut Track,
         passed: Millis,
         now: Millis,
-    ) -> (Track, Option<f64>) {
+    ) -> Option<f64> {
         let at = self.entry(&pod.revision, &pod.hardware, now);
-        let mut track = before.unwrap_or_else(|| Track::new(Arc::clone(&pod.name)));
         if let Some(entry) = at.map(|at| &mut self.entries[at])
             && let Some(start) = track.start_millis(pod, entry.has_started())
         {
             entry.note_start(start);
         }
-        let Some(reading) = &pod.reading else {
-            return (track, None);
-        };
+        let reading = pod.reading.as_ref()?;
         let (seen, growth) = track.take(reading, now);
         if let Some(growth) = &growth {
             self.cost.note(growth);
@@ -146,7 +137,7 @@ impl Learner {
         }
         let was_last = seen.is_some_and(|(_, at)| now.saturating_sub(at) == passed);
         let arrived = growth.and_then(|growth| growth.arrived);
-        (track, arrived.filter(|_| was_last))
+        arrived.filter(|_| was_last)
     }
 
     fn note_latencies(&mut self, earlier: &super::PodReading, now: &super::PodReading) {
@@ -167,6 +158,8 @@ impl Learner {
         let at = self.entries.iter().position(same).or_else(|| {
             (self.entries.len() < MOST_ENTRIES).then(|| {
                 let (revision, hardware) = (Arc::clone(revision), Arc::clone(hardware));
+                // Nearly all services have one.
+                self.entries.reserve_exact(1);
                 self.entries.push(Entry::new(revision, hardware));
                 self.entries.len() - 1
             })

@@ -1,7 +1,5 @@
 //! One pod from look to look.
 
-use std::sync::Arc;
-
 use super::{
     growth::Growth,
     tuning::{LONGEST_INTERVAL_MILLIS, OUTSIDE_INTERVAL_MILLIS},
@@ -9,10 +7,8 @@ use super::{
 use crate::autoscale::{Millis, PodReading, PodSeen};
 
 /// See the module's text.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Track {
-    /// Its name.
-    pub name: Arc<str>,
     /// What it told last, and when.
     last: Option<(PodReading, Millis)>,
     /// It was seen before it was ready.
@@ -23,26 +19,7 @@ pub struct Track {
     since: Option<Box<Growth>>,
 }
 
-/// The track of a pod, in tracks sorted by name.
-pub fn find<'a>(tracks: &'a [Track], name: &str) -> Option<&'a Track> {
-    let at = tracks
-        .binary_search_by(|track| (*track.name).cmp(name))
-        .ok()?;
-    Some(&tracks[at])
-}
-
 impl Track {
-    /// A pod that was not seen before.
-    pub fn new(name: Arc<str>) -> Self {
-        Self {
-            name,
-            last: None,
-            began_in_sight: false,
-            started: false,
-            since: None,
-        }
-    }
-
     /// How long the pod took to be ready, when it just became so; told once. Readiness that comes and goes would make starts
     /// longer than they are, so a pod that was ready at first sight counts only while no better is known.
     pub fn start_millis(&mut self, pod: &PodSeen, any_known: bool) -> Option<Millis> {

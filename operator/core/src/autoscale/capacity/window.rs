@@ -36,11 +36,7 @@ impl LatencyWindow {
 
     /// The percentile in milliseconds; none without observations.
     pub fn percentile_millis(&self, percentile: u32) -> Option<u32> {
-        let mut all = Histogram::default();
-        for part in self.parts.iter().filter(|part| part.count() > 0) {
-            all.add(part);
-        }
-        let micros = all.percentile_micros(percentile)?;
+        let micros = Histogram::percentile_micros_of(&self.parts, percentile)?;
         Some(u32::try_from(micros.div_ceil(1000)).unwrap_or(u32::MAX))
     }
 

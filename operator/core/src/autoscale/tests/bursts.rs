@@ -36,6 +36,35 @@ fn a_burst_gets_its_pods_beyond_what_behavior_allows() {
 }
 
 #[test]
+fn what_one_look_sees_of_a_burst_brings_another_look_at_once_and_no_pod_before_that_has_seen_it_too()
+ {
+    for again in [9, 1] {
+        let mut play = Play::new(slow(), 2);
+        play.seconds(60, |current| seen(current, 0, 1));
+        let first = play.seconds(1, |current| seen(current, 0, 9));
+        assert_eq!((first.replicas, first.inputs.panic), (2, None));
+        assert_eq!(first.next_look, 60_000 + CONFIRM_MILLIS);
+        play.now = first.next_look;
+        let second = play.seconds(1, |current| seen(current, 0, again));
+        let burst = (again == 9).then_some(9);
+        assert_eq!(second.inputs.panic, burst);
+        assert_eq!(second.replicas, burst.unwrap_or(2));
+        // It is answered or over: either way the pace is the usual one.
+        assert_eq!(second.next_look, play.now - 1000 + LOOK_MILLIS);
+    }
+}
+
+#[test]
+fn what_is_no_burst_or_may_be_chance_brings_no_other_look() {
+    for (before, then) in [(1, 5), (3, 8)] {
+        let mut play = Play::new(slow(), 2);
+        play.seconds(60, |_| seen(2, 0, before));
+        let decision = play.seconds(1, |_| seen(2, 0, then));
+        assert!(decision.next_look >= 60_000 + LOOK_MILLIS, "{then}");
+    }
+}
+
+#[test]
 fn a_burst_lowers_nothing_until_it_is_over_for_a_window() {
     let mut settings = slow();
     settings.behavior.down.window_seconds = 0;

@@ -9,7 +9,7 @@ fn reads_what_gateways_and_pods_write() {
         pagoda_gateway_requests_total{namespace=\"a\",service=\"x\",code=\"503\"} 1\n";
     let readings = GatewayReading::parse_all(text).expect("a gateway's");
     assert_eq!(
-        readings[&("a".into(), "x".into())],
+        readings[&("a", "x")],
         GatewayReading {
             held: 0,
             in_flight: 3,
@@ -17,7 +17,7 @@ fn reads_what_gateways_and_pods_write() {
             ..GatewayReading::default()
         }
     );
-    assert_eq!(readings[&("a".into(), "y".into())].held, 2);
+    assert_eq!(readings[&("a", "y")].held, 2);
     assert!(
         GatewayReading::parse_all("# EOF\n").is_err(),
         "not a gateway's"
@@ -31,8 +31,8 @@ fn a_gateway_that_knows_a_service_without_a_ready_pod_says_zero_and_one_that_doe
         pagoda_gateway_route_pods{namespace=\"a\",service=\"x\"} 0\n\
         pagoda_gateway_held_requests{namespace=\"a\",service=\"y\"} 2\n";
     let readings = GatewayReading::parse_all(text).expect("a gateway's");
-    assert_eq!(readings[&("a".into(), "x".into())].route_pods, Some(0));
-    assert_eq!(readings[&("a".into(), "y".into())].route_pods, None);
+    assert_eq!(readings[&("a", "x")].route_pods, Some(0));
+    assert_eq!(readings[&("a", "y")].route_pods, None);
 }
 
 #[test]

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::autoscale::PodReading;
 use pagoda_crds::api::LoadStatus;
@@ -34,18 +36,18 @@ fn at_rate(tokens: f64, previous: &InferenceServiceStatus) -> InferenceServiceSt
 
 #[test]
 fn load_is_the_growth_of_counters_over_a_window_whatever_pods_come_and_go() {
-    let mut meter = LoadMeter::default();
-    assert_eq!(meter.note(&[("a", &counted(1000, 10, 0))], 0), None);
+    let (mut meter, a, b) = (LoadMeter::default(), Arc::from("a"), Arc::from("b"));
+    assert_eq!(meter.note(&[(&a, &counted(1000, 10, 0))], 0), None);
     assert_eq!(
         meter.note(
-            &[("a", &counted(1600, 110, 40)), ("b", &counted(900, 0, 0))],
+            &[(&a, &counted(1600, 110, 40)), (&b, &counted(900, 0, 0))],
             10_000
         ),
         None
     );
     // b counts from where it was first seen; a was started anew.
     let load = meter.note(
-        &[("a", &counted(300, 0, 0)), ("b", &counted(1200, 0, 0))],
+        &[(&a, &counted(300, 0, 0)), (&b, &counted(1200, 0, 0))],
         30_000,
     );
     let load = load.expect("a window is over");
@@ -55,10 +57,10 @@ fn load_is_the_growth_of_counters_over_a_window_whatever_pods_come_and_go() {
 
 #[test]
 fn a_quiet_service_carries_nothing_only_after_a_while() {
-    let mut meter = LoadMeter::default();
+    let (mut meter, a) = (LoadMeter::default(), Arc::from("a"));
     let mut said = vec![];
     for window in 0..12 {
-        said.extend(meter.note(&[("a", &counted(5, 0, 0))], window * 30_000));
+        said.extend(meter.note(&[(&a, &counted(5, 0, 0))], window * 30_000));
     }
     let rates: Vec<_> = said.iter().map(|l| l.tokens_per_second).collect();
     assert_eq!(rates[..9], [None; 9]);
