@@ -17,31 +17,49 @@ pub enum Format {
     Q4_0,
     /// 32 nibbles, a scale and a minimum.
     Q4_1,
+    /// 32 weights of 5 bits centred on 16, and a scale.
+    Q5_0,
+    /// 32 weights of 5 bits, a scale and a minimum.
+    Q5_1,
+    /// 256 weights of 2 bits in 16 groups with 4-bit scales and minimums.
+    Q2K,
+    /// 256 weights of 3 bits centred on 4 in 16 groups with 6-bit scales.
+    Q3K,
     /// 256 nibbles in 8 groups with 6-bit scales and minimums.
     Q4K,
+    /// 256 weights of 5 bits in 8 groups with 6-bit scales and minimums.
+    Q5K,
     /// 256 weights of 6 bits in 16 groups with 8-bit scales.
     Q6K,
+    /// 32 nibbles that name one of 16 uneven levels, and a scale.
+    Iq4Nl,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 14] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
         Self::Q8_0,
         Self::Q4_0,
         Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q2K,
+        Self::Q3K,
         Self::Q4K,
+        Self::Q5K,
         Self::Q6K,
+        Self::Iq4Nl,
     ];
 
     /// Weights in one block of the file.
     pub fn block_elements(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
-            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 => 32,
-            Self::Q4K | Self::Q6K => 256,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl => 32,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
     }
 
@@ -51,9 +69,14 @@ impl Format {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
             Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
+            Self::Q4_0 | Self::Iq4Nl => 18,
             Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
             Self::Q4K => 144,
+            Self::Q5K => 176,
             Self::Q6K => 210,
         }
     }
@@ -72,16 +95,24 @@ impl Format {
             Self::Q8_0 => "Q8_0",
             Self::Q4_0 => "Q4_0",
             Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q2K => "Q2_K",
+            Self::Q3K => "Q3_K",
             Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
+            Self::Iq4Nl => "IQ4_NL",
         }
     }
 
     /// Byte offsets in a block of its half-precision scales and minimums.
-    fn half_fields(self) -> &'static [usize] {
+    pub(crate) fn half_fields(self) -> &'static [usize] {
         match self {
-            Self::Q8_0 | Self::Q4_0 => &[0],
-            Self::Q4_1 | Self::Q4K => &[0, 2],
+            Self::Q8_0 | Self::Q4_0 | Self::Q5_0 | Self::Iq4Nl => &[0],
+            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K => &[0, 2],
+            Self::Q2K => &[80, 82],
+            Self::Q3K => &[108],
             Self::Q6K => &[208],
             Self::F32 | Self::F16 | Self::Bf16 => &[],
         }
@@ -93,7 +124,42 @@ pub(crate) fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// Scale and minimum (0..64 each) of group `j` (0..8) from the 12 packed bytes of a Q4_K block.
+/// What a nibble of [`Format::Iq4Nl`] stands for.
+pub(crate) const IQ4NL_LEVELS: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
+
+/// 5-bit value of element `i` (0..32), from 4 bytes of fifth bits and 16 of nibbles.
+pub(crate) fn q5_quant(high: &[u8], low: &[u8], i: usize) -> u8 {
+    low_then_high(low, i) | (high[i / 8] >> (i % 8) & 1) << 4
+}
+
+/// 2-bit value of element `i` (0..256) from 64 bytes.
+pub(crate) fn two_bits(bytes: &[u8], i: usize) -> u8 {
+    bytes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3
+}
+
+/// 3-bit value (the weight plus 4) of element `i` (0..256) of a Q3_K block.
+pub(crate) fn q3k_quant(block: &[u8], i: usize) -> u8 {
+    two_bits(&block[32..96], i) | (block[i % 32] >> (i / 32) & 1) << 2
+}
+
+/// Scale (-32..32) of group `j` (0..16) of a Q3_K block.
+pub(crate) fn q3k_scale(block: &[u8], j: usize) -> i8 {
+    let packed = &block[96..108];
+    let low = packed[j % 8] >> (j / 8 * 4) & 15;
+    let high = packed[8 + j % 4] >> (j / 4 * 2) & 3;
+    (low | high << 4) as i8 - 32
+}
+
+/// 5-bit value of element `i` (0..256) of a Q5_K block.
+pub(crate) fn q5k_quant(block: &[u8], i: usize) -> u8 {
+    let byte = block[48 + i / 64 * 32 + i % 32];
+    let low = if i % 64 < 32 { byte & 15 } else { byte >> 4 };
+    low | (block[16 + i % 32] >> (i / 32) & 1) << 4
+}
+
+/// Scale and minimum (0..64 each) of group `j` (0..8) from the 12 packed bytes of a Q4_K or Q5_K block.
 pub(crate) fn q4k_scale_and_min(packed: &[u8], j: usize) -> (u8, u8) {
     if j < 4 {
         (packed[j] & 63, packed[j + 4] & 63)
@@ -171,6 +237,45 @@ fn dequantise_block(format: Format, block: &[u8], out: &mut [f32]) {
                 d * f32::from(scale) * f32::from(q4k_quant(block, i)) - dmin * f32::from(min)
             });
         }
+        Format::Q5_0 => {
+            let d = half_at(block, 0);
+            fill(out, |i| {
+                d * (f32::from(q5_quant(&block[2..6], &block[6..], i)) - 16.0)
+            });
+        }
+        Format::Q5_1 => {
+            let (d, m) = (half_at(block, 0), half_at(block, 2));
+            fill(out, |i| {
+                d * f32::from(q5_quant(&block[4..8], &block[8..], i)) + m
+            });
+        }
+        Format::Q2K => {
+            let (d, dmin) = (half_at(block, 80), half_at(block, 82));
+            fill(out, |i| {
+                let (scale, min) = (block[i / 16] & 15, block[i / 16] >> 4);
+                d * f32::from(scale) * f32::from(two_bits(&block[16..80], i))
+                    - dmin * f32::from(min)
+            });
+        }
+        Format::Q3K => {
+            let d = half_at(block, 108);
+            fill(out, |i| {
+                d * f32::from(q3k_scale(block, i / 16)) * (f32::from(q3k_quant(block, i)) - 4.0)
+            });
+        }
+        Format::Q5K => {
+            let (d, dmin) = (half_at(block, 0), half_at(block, 2));
+            fill(out, |i| {
+                let (scale, min) = q4k_scale_and_min(&block[4..16], i / 32);
+                d * f32::from(scale) * f32::from(q5k_quant(block, i)) - dmin * f32::from(min)
+            });
+        }
+        Format::Iq4Nl => {
+            let d = half_at(block, 0);
+            fill(out, |i| {
+                d * f32::from(IQ4NL_LEVELS[usize::from(low_then_high(&block[2..], i))])
+            });
+        }
         Format::Q6K => {
             let d = half_at(block, 208);
             fill(out, |i| {
@@ -215,42 +320,5 @@ pub fn first_non_finite(format: Format, bytes: &[u8]) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn q4_1_block_means_scale_times_nibble_plus_minimum() {
-        let mut block = vec![0u8; 20];
-        block[..2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
-        block[2..4].copy_from_slice(&f16::from_f32(-2.0).to_le_bytes());
-        block[4] = 0xf3; // element 0 is 3, element 16 is 15
-        let mut out = [0.0; 32];
-        dequantise(Format::Q4_1, &block, &mut out);
-        assert_eq!((out[0], out[16], out[1]), (-0.5, 5.5, -2.0));
-    }
-
-    #[test]
-    fn q4_k_scales_unpack_to_six_bits() {
-        let mut packed = [0u8; 12];
-        packed[0] = 0b1100_0001; // group 0 scale 1, top bits of group 4's scale 3
-        packed[8] = 0x5f; // group 4: scale low 15, min low 5
-        packed[4] = 0b0100_0010; // group 0 min 2, top bits of group 4's min 1
-        assert_eq!(q4k_scale_and_min(&packed, 0), (1, 2));
-        assert_eq!(q4k_scale_and_min(&packed, 4), (15 | 3 << 4, 5 | 1 << 4));
-    }
-
-    #[test]
-    fn non_finite_values_and_scales_are_found() {
-        for format in Format::ALL {
-            let mut bytes = vec![0u8; format.block_bytes() * 3];
-            assert_eq!(first_non_finite(format, &bytes), None, "{format:?}");
-            let at = format.block_bytes() * 2 + format.half_fields().last().copied().unwrap_or(0);
-            match format {
-                Format::F32 => bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes()),
-                Format::Bf16 => bytes[at..at + 2].copy_from_slice(&bf16::INFINITY.to_le_bytes()),
-                _ => bytes[at..at + 2].copy_from_slice(&f16::NEG_INFINITY.to_le_bytes()),
-            }
-            assert_eq!(first_non_finite(format, &bytes), Some(2), "{format:?}");
-        }
-    }
-}
+#[path = "format/tests.rs"]
+mod tests;

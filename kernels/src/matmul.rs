@@ -19,7 +19,10 @@ use crate::simd::{LANES, Simd};
 
 mod blocks;
 
-use blocks::{Q4, Q4K, Q6K, Q8_0, blocks_panel};
+use blocks::{
+    FiveBits, Levels, Nibbles, Q2K, STORED, ScaleAndMin, SignedBytes, Simple, SixBits, ThreeBits,
+    TwoScales, blocks_panel,
+};
 
 /// Rows of activations: bytes for quantised weights, `f32` for float weights; what no weight asks for may be empty.
 #[derive(Clone, Copy)]
@@ -260,9 +263,9 @@ impl Kernel for Part<'_> {
                 // and row.
                 row += unsafe {
                     match self.rows.end - row {
-                        8.. if S::WIDE => self.rows_of_units::<S, 8>(units.clone(), row),
-                        4.. => self.rows_of_units::<S, 4>(units.clone(), row),
-                        2.. => self.rows_of_units::<S, 2>(units.clone(), row),
+                        8.. if S::ROWS >= 8 => self.rows_of_units::<S, 8>(units.clone(), row),
+                        4.. if S::ROWS >= 4 => self.rows_of_units::<S, 4>(units.clone(), row),
+                        2.. if S::ROWS >= 4 => self.rows_of_units::<S, 2>(units.clone(), row),
                         _ => self.rows_of_units::<S, 1>(units.clone(), row),
                     }
                 };
@@ -383,11 +386,17 @@ unsafe fn panel_product<S: Simd, const R: usize>(
                 };
                 let rows = q8.view(row);
                 match format {
-                    Format::Q8_0 => blocks_panel::<S, Q8_0, R>(w, rows),
-                    Format::Q4_0 => blocks_panel::<S, Q4<false>, R>(w, rows),
-                    Format::Q4_1 => blocks_panel::<S, Q4<true>, R>(w, rows),
-                    Format::Q4K => blocks_panel::<S, Q4K, R>(w, rows),
-                    _ => blocks_panel::<S, Q6K, R>(w, rows),
+                    Format::Q8_0 => blocks_panel::<S, Simple<SignedBytes, 0>, R>(w, rows),
+                    Format::Q4_0 => blocks_panel::<S, Simple<Nibbles, -8>, R>(w, rows),
+                    Format::Q4_1 => blocks_panel::<S, Simple<Nibbles, STORED>, R>(w, rows),
+                    Format::Q5_0 => blocks_panel::<S, Simple<FiveBits, -16>, R>(w, rows),
+                    Format::Q5_1 => blocks_panel::<S, Simple<FiveBits, STORED>, R>(w, rows),
+                    Format::Iq4Nl => blocks_panel::<S, Simple<Levels, 0>, R>(w, rows),
+                    Format::Q2K => blocks_panel::<S, Q2K, R>(w, rows),
+                    Format::Q3K => blocks_panel::<S, TwoScales<ThreeBits, 4>, R>(w, rows),
+                    Format::Q4K => blocks_panel::<S, ScaleAndMin<Nibbles>, R>(w, rows),
+                    Format::Q5K => blocks_panel::<S, ScaleAndMin<FiveBits>, R>(w, rows),
+                    _ => blocks_panel::<S, TwoScales<SixBits, 32>, R>(w, rows),
                 }
             }
         }

@@ -5,7 +5,10 @@
 
 use crate::activation::BLOCK;
 use crate::buffer::AlignedBuffer;
-use crate::format::{Format, first_non_finite, half_at, q4k_quant, q4k_scale_and_min, q6k_quant};
+use crate::format::{
+    Format, IQ4NL_LEVELS, first_non_finite, half_at, q3k_quant, q3k_scale, q4k_quant,
+    q4k_scale_and_min, q5k_quant, q6k_quant, two_bits,
+};
 use crate::pool::ThreadPool;
 use crate::simd::LANES;
 
@@ -14,14 +17,15 @@ pub const PANEL_COLUMNS: usize = LANES;
 
 /// Blocks of 32 in a 256-weight block.
 pub(crate) const GROUPS: usize = 8;
-/// Bytes of 16 columns by 32 deep of nibbles, and of bytes.
+/// Bytes of 16 columns by 32 deep of one bit, of two, of nibbles, and of bytes.
+pub(crate) const BIT_BYTES: usize = 64;
+pub(crate) const TWO_BIT_BYTES: usize = 128;
 pub(crate) const NIBBLE_BYTES: usize = 256;
 pub(crate) const BYTE_BYTES: usize = 512;
 /// Bytes of 16 half-precision numbers.
 pub(crate) const HALVES: usize = 2 * LANES;
-/// Bytes of one group of a Q4_K panel (nibbles, scales, minimums) and of a Q6_K panel (nibbles, high bits, two scales).
-pub(crate) const Q4K_GROUP: usize = NIBBLE_BYTES + 2 * LANES;
-pub(crate) const Q6K_GROUP: usize = NIBBLE_BYTES + 128 + 2 * LANES;
+/// Bytes of a group's two scales a column, or of its scale and minimum.
+pub(crate) const PAIR: usize = 2 * LANES;
 
 /// Why a tensor cannot be packed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -174,17 +178,34 @@ impl PackedMatrix {
     }
 }
 
-fn panel_bytes(format: Format, k: usize) -> Option<usize> {
-    let bytes_a_unit = match format {
+/// Bytes of a block of the file's format for 16 columns.
+fn unit_bytes(format: Format) -> usize {
+    match format {
         Format::F32 => 4 * LANES,
         Format::F16 | Format::Bf16 => HALVES,
         Format::Q8_0 => BYTE_BYTES + HALVES,
-        Format::Q4_0 => NIBBLE_BYTES + HALVES,
+        Format::Q4_0 | Format::Iq4Nl => NIBBLE_BYTES + HALVES,
         Format::Q4_1 => NIBBLE_BYTES + 2 * HALVES,
-        Format::Q4K => 2 * HALVES + GROUPS * Q4K_GROUP,
-        Format::Q6K => HALVES + GROUPS * Q6K_GROUP,
-    };
-    (k / format.block_elements()).checked_mul(bytes_a_unit)
+        Format::Q5_0 => NIBBLE_BYTES + BIT_BYTES + HALVES,
+        Format::Q5_1 => NIBBLE_BYTES + BIT_BYTES + 2 * HALVES,
+        Format::Q2K | Format::Q4K | Format::Q5K => 2 * HALVES + GROUPS * group_bytes(format),
+        Format::Q3K | Format::Q6K => HALVES + GROUPS * group_bytes(format),
+    }
+}
+
+/// Bytes of a group of 32 deep within a block of 256.
+fn group_bytes(format: Format) -> usize {
+    PAIR + match format {
+        Format::Q2K => TWO_BIT_BYTES,
+        Format::Q3K => TWO_BIT_BYTES + BIT_BYTES,
+        Format::Q4K => NIBBLE_BYTES,
+        Format::Q5K => NIBBLE_BYTES + BIT_BYTES,
+        _ => NIBBLE_BYTES + TWO_BIT_BYTES,
+    }
+}
+
+fn panel_bytes(format: Format, k: usize) -> Option<usize> {
+    (k / format.block_elements()).checked_mul(unit_bytes(format))
 }
 
 /// Copies 16-bit value at `from` of `block` to lane `column` of the 16 at `to`.
@@ -192,7 +213,7 @@ fn copy_half(block: &[u8], from: usize, out: &mut [u8], to: usize, column: usize
     out[to + 2 * column..][..2].copy_from_slice(&block[from..from + 2]);
 }
 
-/// Byte of depth group `group` (0..8), lane `column`, and the shift of its nibble, in a block of nibbles.
+/// Byte and shift of the nibble of `depth` (0..32) of lane `column` in 256 bytes of nibbles.
 fn nibble_place(column: usize, depth: usize) -> (usize, u32) {
     (
         depth % 16 / 4 * 64 + column * 4 + depth % 4,
@@ -200,15 +221,73 @@ fn nibble_place(column: usize, depth: usize) -> (usize, u32) {
     )
 }
 
-fn pack_column(format: Format, row: &[u8], column: usize, panel: &mut [u8]) {
-    for (b, block) in row.chunks_exact(format.block_bytes()).enumerate() {
-        match format {
-            Format::F32 => panel[(b * LANES + column) * 4..][..4].copy_from_slice(block),
-            Format::F16 | Format::Bf16 => {
-                panel[(b * LANES + column) * 2..][..2].copy_from_slice(block);
+/// Byte and shift of two bits, in 128 bytes.
+fn two_bit_place(column: usize, depth: usize) -> (usize, u32) {
+    let group = depth / 4;
+    (
+        group / 4 * 64 + column * 4 + depth % 4,
+        2 * (group as u32 % 4),
+    )
+}
+
+/// Byte and shift of one bit, in 64 bytes.
+fn bit_place(column: usize, depth: usize) -> (usize, u32) {
+    (column * 4 + depth % 4, depth as u32 / 4)
+}
+
+/// Where a value's parts lie in a group's bytes: how many low bits, in which kind of field, and where the rest is.
+fn put(format: Format, out: &mut [u8], column: usize, depth: usize, quant: u8) {
+    let (nibble, two, bit) = (
+        nibble_place(column, depth),
+        two_bit_place(column, depth),
+        bit_place(column, depth),
+    );
+    match format {
+        Format::Q2K | Format::Q3K => {
+            out[two.0] |= (quant & 3) << two.1;
+            if format == Format::Q3K {
+                out[TWO_BIT_BYTES + bit.0] |= (quant >> 2) << bit.1;
             }
+        }
+        Format::Q6K => {
+            out[nibble.0] |= (quant & 15) << nibble.1;
+            out[NIBBLE_BYTES + two.0] |= (quant >> 4) << two.1;
+        }
+        Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
+            out[nibble.0] |= (quant & 15) << nibble.1;
+            out[NIBBLE_BYTES + bit.0] |= (quant >> 4) << bit.1;
+        }
+        _ => out[nibble.0] |= quant << nibble.1,
+    }
+}
+
+/// The inverse of [`put`].
+fn take(format: Format, bytes: &[u8], column: usize, depth: usize) -> u8 {
+    let field = |(at, shift): (usize, u32), mask: u8| bytes[at] >> shift & mask;
+    let after = |first: usize, (at, shift): (usize, u32)| (first + at, shift);
+    let (nibble, two, bit) = (
+        nibble_place(column, depth),
+        two_bit_place(column, depth),
+        bit_place(column, depth),
+    );
+    match format {
+        Format::Q2K => field(two, 3),
+        Format::Q3K => field(two, 3) | field(after(TWO_BIT_BYTES, bit), 1) << 2,
+        Format::Q6K => field(nibble, 15) | field(after(NIBBLE_BYTES, two), 3) << 4,
+        Format::Q5_0 | Format::Q5_1 | Format::Q5K => {
+            field(nibble, 15) | field(after(NIBBLE_BYTES, bit), 1) << 4
+        }
+        _ => field(nibble, 15),
+    }
+}
+
+fn pack_column(format: Format, row: &[u8], column: usize, panel: &mut [u8]) {
+    let blocks = row.chunks_exact(format.block_bytes());
+    for (block, out) in blocks.zip(panel.chunks_exact_mut(unit_bytes(format))) {
+        match format {
+            Format::F32 => out[column * 4..][..4].copy_from_slice(block),
+            Format::F16 | Format::Bf16 => out[column * 2..][..2].copy_from_slice(block),
             Format::Q8_0 => {
-                let out = &mut panel[b * (BYTE_BYTES + HALVES)..][..BYTE_BYTES + HALVES];
                 copy_half(block, 0, out, BYTE_BYTES, column);
                 for (group, quad) in block[2..].chunks_exact(4).enumerate() {
                     // Flipping the top bit adds 128: the instruction wants unsigned weights.
@@ -220,119 +299,122 @@ fn pack_column(format: Format, row: &[u8], column: usize, panel: &mut [u8]) {
                     ]);
                 }
             }
-            Format::Q4_0 | Format::Q4_1 => pack_nibble_block(format, block, column, panel, b),
-            Format::Q4K => pack_q4k(
-                block,
-                column,
-                &mut panel[b * (2 * HALVES + GROUPS * Q4K_GROUP)..],
-            ),
-            Format::Q6K => pack_q6k(
-                block,
-                column,
-                &mut panel[b * (HALVES + GROUPS * Q6K_GROUP)..],
-            ),
+            Format::Q4_0 | Format::Q4_1 | Format::Iq4Nl | Format::Q5_0 | Format::Q5_1 => {
+                pack_nibble_block(format, block, column, out);
+            }
+            _ => pack_super_block(format, block, column, out),
         }
     }
 }
 
 /// The file's bytes already pair depth `i` with depth `16 + i`, as the panel wants them.
-fn pack_nibble_block(format: Format, block: &[u8], column: usize, panel: &mut [u8], b: usize) {
-    let halves = block.len() - 16;
-    let out = &mut panel[b * (NIBBLE_BYTES + halves * LANES)..];
-    for half in (0..halves).step_by(2) {
-        copy_half(block, half, out, NIBBLE_BYTES + half * LANES, column);
+fn pack_nibble_block(format: Format, block: &[u8], column: usize, out: &mut [u8]) {
+    let (head, quants) = block.split_at(block.len() - 16);
+    let (nibbles, rest) = out.split_at_mut(NIBBLE_BYTES);
+    for (group, quad) in quants.chunks_exact(4).enumerate() {
+        nibbles[group * 64 + column * 4..][..4].copy_from_slice(quad);
     }
-    debug_assert_eq!(halves, if format == Format::Q4_1 { 4 } else { 2 });
-    for (group, quad) in block[halves..].chunks_exact(4).enumerate() {
-        out[group * 64 + column * 4..][..4].copy_from_slice(quad);
+    let halves = format.half_fields();
+    let bits = &head[2 * halves.len()..];
+    for depth in 0..8 * bits.len() {
+        let (at, shift) = bit_place(column, depth);
+        rest[at] |= (bits[depth / 8] >> (depth % 8) & 1) << shift;
+    }
+    let scales = if bits.is_empty() { 0 } else { BIT_BYTES };
+    for (i, &from) in halves.iter().enumerate() {
+        copy_half(block, from, rest, scales + i * HALVES, column);
     }
 }
 
-fn pack_q4k(block: &[u8], column: usize, out: &mut [u8]) {
-    copy_half(block, 0, out, 0, column);
-    copy_half(block, 2, out, HALVES, column);
-    for group in 0..GROUPS {
-        let out = &mut out[2 * HALVES + group * Q4K_GROUP..][..Q4K_GROUP];
+fn pack_super_block(format: Format, block: &[u8], column: usize, out: &mut [u8]) {
+    let halves = format.half_fields();
+    for (i, &from) in halves.iter().enumerate() {
+        copy_half(block, from, out, i * HALVES, column);
+    }
+    let quant: fn(&[u8], usize) -> u8 = match format {
+        Format::Q2K => |block, i| two_bits(&block[16..80], i),
+        Format::Q3K => q3k_quant,
+        Format::Q4K => q4k_quant,
+        Format::Q5K => q5k_quant,
+        _ => q6k_quant,
+    };
+    let groups = out[halves.len() * HALVES..].chunks_exact_mut(group_bytes(format));
+    for (group, out) in groups.enumerate() {
         for depth in 0..BLOCK {
-            let (at, shift) = nibble_place(column, depth);
-            out[at] |= q4k_quant(block, group * BLOCK + depth) << shift;
+            put(
+                format,
+                out,
+                column,
+                depth,
+                quant(block, group * BLOCK + depth),
+            );
         }
-        let (scale, min) = q4k_scale_and_min(&block[4..16], group);
-        out[NIBBLE_BYTES + column] = scale;
-        out[NIBBLE_BYTES + LANES + column] = min;
+        let [first, second] = group_pair(format, block, group);
+        let pair = out.len() - PAIR;
+        (out[pair + column], out[pair + LANES + column]) = (first, second);
     }
 }
 
-fn pack_q6k(block: &[u8], column: usize, out: &mut [u8]) {
-    copy_half(block, 208, out, 0, column);
-    for group in 0..GROUPS {
-        let out = &mut out[HALVES + group * Q6K_GROUP..][..Q6K_GROUP];
-        for depth in 0..BLOCK {
-            let quant = q6k_quant(block, group * BLOCK + depth);
-            let (at, shift) = nibble_place(column, depth);
-            out[at] |= (quant & 15) << shift;
-            let (at, shift) = high_place(column, depth);
-            out[at] |= (quant >> 4) << shift;
-        }
-        for half in 0..2 {
-            out[NIBBLE_BYTES + 128 + half * LANES + column] = block[192 + group * 2 + half];
-        }
+/// The two bytes a column that follow a group's values: scale and minimum, or the scales of its halves.
+fn group_pair(format: Format, block: &[u8], group: usize) -> [u8; 2] {
+    match format {
+        Format::Q2K => [block[2 * group], block[2 * group + 1]],
+        Format::Q3K => [2 * group, 2 * group + 1].map(|j| q3k_scale(block, j) as u8),
+        Format::Q4K | Format::Q5K => q4k_scale_and_min(&block[4..16], group).into(),
+        _ => [block[192 + 2 * group], block[192 + 2 * group + 1]],
     }
-}
-
-/// Byte and shift of the two high bits of `depth` in a group of a Q6_K panel.
-fn high_place(column: usize, depth: usize) -> (usize, u32) {
-    let group = depth / 4;
-    (
-        NIBBLE_BYTES + group / 4 * 64 + column * 4 + depth % 4,
-        2 * (group as u32 % 4),
-    )
 }
 
 fn unpack_column(format: Format, panel: &[u8], column: usize, out: &mut [f32]) {
-    let lane = |bytes: &[u8], at: usize| half_at(bytes, at + 2 * column);
-    let nibble = |bytes: &[u8], depth: usize| {
-        let (at, shift) = nibble_place(column, depth);
-        bytes[at] >> shift & 15
-    };
-    let unit = panel.len() / (out.len() / format.block_elements());
-    for (block, out) in panel
-        .chunks_exact(unit)
-        .zip(out.chunks_exact_mut(format.block_elements()))
-    {
+    let blocks = panel.chunks_exact(unit_bytes(format));
+    for (block, out) in blocks.zip(out.chunks_exact_mut(format.block_elements())) {
         for (i, out) in out.iter_mut().enumerate() {
-            *out = match format {
-                Format::F32 => f32::from_le_bytes(std::array::from_fn(|b| block[4 * column + b])),
-                Format::F16 => lane(block, 0),
-                Format::Bf16 => {
-                    half::bf16::from_le_bytes([block[2 * column], block[2 * column + 1]]).to_f32()
+            *out = unpack(format, block, column, i);
+        }
+    }
+}
+
+/// Element `i` of column `column` of a block for 16 columns.
+fn unpack(format: Format, block: &[u8], column: usize, i: usize) -> f32 {
+    let lane = |at: usize| half_at(block, at + 2 * column);
+    // Simple blocks end in their scales, or their scales and minimums.
+    let last = block.len() - HALVES;
+    let halves = format.half_fields().len() * HALVES;
+    match format {
+        Format::F32 => f32::from_le_bytes(std::array::from_fn(|b| block[4 * column + b])),
+        Format::F16 => lane(0),
+        Format::Bf16 => {
+            half::bf16::from_le_bytes([block[2 * column], block[2 * column + 1]]).to_f32()
+        }
+        Format::Q8_0 => {
+            let quant = (block[i / 4 * 64 + column * 4 + i % 4] ^ 0x80) as i8;
+            lane(last) * f32::from(quant)
+        }
+        Format::Q4_0 => lane(last) * (f32::from(take(format, block, column, i)) - 8.0),
+        Format::Q5_0 => lane(last) * (f32::from(take(format, block, column, i)) - 16.0),
+        Format::Q4_1 | Format::Q5_1 => {
+            lane(last - HALVES) * f32::from(take(format, block, column, i)) + lane(last)
+        }
+        Format::Iq4Nl => {
+            lane(last) * f32::from(IQ4NL_LEVELS[usize::from(take(format, block, column, i))])
+        }
+        _ => {
+            let bytes = group_bytes(format);
+            let group = &block[halves + i / BLOCK * bytes..][..bytes];
+            let quant = f32::from(take(format, group, column, i % BLOCK));
+            let pair = |at: usize| group[bytes - PAIR + at * LANES + column];
+            let half = i % BLOCK / 16;
+            match format {
+                Format::Q2K => {
+                    let (scale, min) = (pair(half) & 15, pair(half) >> 4);
+                    lane(0) * f32::from(scale) * quant - lane(HALVES) * f32::from(min)
                 }
-                Format::Q8_0 => {
-                    let quant = (block[i / 4 * 64 + column * 4 + i % 4] ^ 0x80) as i8;
-                    lane(block, BYTE_BYTES) * f32::from(quant)
+                Format::Q4K | Format::Q5K => {
+                    lane(0) * f32::from(pair(0)) * quant - lane(HALVES) * f32::from(pair(1))
                 }
-                Format::Q4_0 => lane(block, NIBBLE_BYTES) * (f32::from(nibble(block, i)) - 8.0),
-                Format::Q4_1 => {
-                    lane(block, NIBBLE_BYTES) * f32::from(nibble(block, i))
-                        + lane(block, NIBBLE_BYTES + HALVES)
-                }
-                Format::Q4K => {
-                    let group = &block[2 * HALVES + i / BLOCK * Q4K_GROUP..];
-                    let (scale, min) = (
-                        group[NIBBLE_BYTES + column],
-                        group[NIBBLE_BYTES + LANES + column],
-                    );
-                    lane(block, 0) * f32::from(scale) * f32::from(nibble(group, i % BLOCK))
-                        - lane(block, HALVES) * f32::from(min)
-                }
-                Format::Q6K => {
-                    let group = &block[HALVES + i / BLOCK * Q6K_GROUP..];
-                    let scale = group[NIBBLE_BYTES + 128 + i % BLOCK / 16 * LANES + column] as i8;
-                    let (at, shift) = high_place(column, i % BLOCK);
-                    let quant = nibble(group, i % BLOCK) | (group[at] >> shift & 3) << 4;
-                    lane(block, 0) * f32::from(scale) * (f32::from(quant) - 32.0)
-                }
-            };
+                Format::Q3K => lane(0) * f32::from(pair(half) as i8) * (quant - 4.0),
+                _ => lane(0) * f32::from(pair(half) as i8) * (quant - 32.0),
+            }
         }
     }
 }
@@ -369,7 +451,18 @@ pub(crate) mod tests {
                     block[..2].copy_from_slice(&half(unit() / 8.0));
                     block[2..4].copy_from_slice(&half(unit()));
                 }
-                Format::Q4K => {
+                Format::Q5_0 => block[..2].copy_from_slice(&half(unit() / 8.0)),
+                Format::Q5_1 => {
+                    block[..2].copy_from_slice(&half(unit() / 16.0));
+                    block[2..4].copy_from_slice(&half(unit()));
+                }
+                Format::Iq4Nl => block[..2].copy_from_slice(&half(unit() / 64.0)),
+                Format::Q2K => {
+                    block[80..82].copy_from_slice(&half(unit() / 16.0));
+                    block[82..].copy_from_slice(&half(unit() / 16.0));
+                }
+                Format::Q3K => block[108..].copy_from_slice(&half(unit() / 64.0)),
+                Format::Q4K | Format::Q5K => {
                     block[..2].copy_from_slice(&half(unit() / 256.0));
                     block[2..4].copy_from_slice(&half(unit() / 64.0));
                 }

@@ -192,23 +192,20 @@ fn the_batch_test_would_notice_another_order_of_summation() {
 
 #[test]
 fn extreme_quants_do_not_overflow_any_path() {
-    for format in [
-        Format::Q8_0,
-        Format::Q4_0,
-        Format::Q4_1,
-        Format::Q4K,
-        Format::Q6K,
-    ] {
+    for format in Format::ALL.into_iter().filter(|f| f.is_quantised()) {
         for fill in [0x00, 0x7f, 0x80, 0xff] {
             let mut case = Case::new(format, 5, 16, 2, 3);
             let mut bytes = random_blocks(format, 32, 3);
             for block in bytes.chunks_mut(format.block_bytes()) {
-                let quants = match format {
-                    Format::Q8_0 | Format::Q4_0 => 2..block.len(),
-                    Format::Q4_1 | Format::Q4K => 4..block.len(),
-                    _ => 0..208,
-                };
-                block[quants].fill(fill);
+                let halves = format.half_fields().to_vec();
+                let scales: Vec<[u8; 2]> = halves
+                    .iter()
+                    .map(|&at| [block[at], block[at + 1]])
+                    .collect();
+                block.fill(fill);
+                for (at, scale) in halves.into_iter().zip(scales) {
+                    block[at..at + 2].copy_from_slice(&scale);
+                }
             }
             case.packed =
                 PackedMatrix::pack(&ThreadPool::new(1).unwrap(), format, 16, case.k, &bytes)

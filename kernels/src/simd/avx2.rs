@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports)] // Two hundred intrinsics.
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{Quants, Simd};
 use crate::activation::Q8Block;
 
 #[derive(Clone, Copy)]
@@ -25,12 +25,6 @@ unsafe fn quad(a: *const Q8Block, depth: usize) -> __m256i {
                 .read_unaligned(),
         )
     }
-}
-
-#[inline(always)]
-unsafe fn load_bytes(p: *const u8) -> __m256i {
-    // SAFETY: the caller promises 32 readable bytes.
-    unsafe { _mm256_loadu_si256(p.cast()) }
 }
 
 /// Pairs of 16-bit sums added into 32 bits.
@@ -60,7 +54,9 @@ macro_rules! each {
 impl Simd for Avx2 {
     type F = F;
     type I = I;
+    type B = I;
     const WIDE: bool = false;
+    const ROWS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -224,98 +220,109 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn dot_nibble<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
+    unsafe fn zero_i() -> I {
+        unsafe { [_mm256_setzero_si256(); 2] }
+    }
+    #[inline(always)]
+    unsafe fn splat_i(x: i32) -> I {
+        unsafe { [_mm256_set1_epi32(x); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load_i8_i(p: *const i8) -> I {
+        unsafe { each!(|i| _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles_i(p: *const u8) -> [I; 2] {
         unsafe {
-            let mask = _mm256_set1_epi8(15);
-            let mut out = [[_mm256_setzero_si256(); 2]; R];
-            for h in 0..2 {
-                // Eight products of pairs sum to at most 8 * 2 * 15 * 127 = 30,480: 16 bits hold them.
-                let mut sums = [_mm256_setzero_si256(); R];
-                for j in 0..4 {
-                    let packed = load_bytes(w.add(64 * j + 32 * h));
-                    let low = _mm256_and_si256(packed, mask);
-                    let high = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask);
-                    for r in 0..R {
-                        let row = a.add(r * stride);
-                        sums[r] =
-                            _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(low, quad(row, 4 * j)));
-                        sums[r] = _mm256_add_epi16(
-                            sums[r],
-                            _mm256_maddubs_epi16(high, quad(row, 16 + 4 * j)),
-                        );
-                    }
-                }
-                for r in 0..R {
-                    out[r][h] = widen(sums[r]);
-                }
-            }
-            out
+            let bytes = each!(|i| _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast())));
+            [
+                each!(|i| _mm256_and_si256(bytes[i], _mm256_set1_epi32(15))),
+                each!(|i| _mm256_srli_epi32::<4>(bytes[i])),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_i(a: I, b: I) -> I {
+        unsafe { each!(|i| _mm256_add_epi32(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn mul_i(a: I, b: I) -> I {
+        unsafe { each!(|i| _mm256_mullo_epi32(a[i], b[i])) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_b(p: *const u8) -> I {
+        unsafe { each!(|i| _mm256_loadu_si256(p.add(32 * i).cast())) }
+    }
+    #[inline(always)]
+    unsafe fn or_b(a: I, b: I) -> I {
+        unsafe { each!(|i| _mm256_or_si256(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn field_b(a: I, shift: i32, mask: u8) -> I {
+        unsafe {
+            let mask = _mm256_set1_epi8(mask as i8);
+            each!(|i| _mm256_and_si256(
+                shifted!(a[i], shift, _mm256_srli_epi16, _mm256_slli_epi16),
+                mask
+            ))
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup_b(table: &[u8; 16], indices: I) -> I {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            each!(|i| _mm256_shuffle_epi8(table, indices[i]))
         }
     }
 
     #[inline(always)]
-    unsafe fn dot_byte<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
+    unsafe fn dots<Q: Quants, const FROM: usize, const TO: usize, const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+        start: [I; R],
+    ) -> [I; R] {
         unsafe {
-            let flip = _mm256_set1_epi8(-128);
-            let mut out = [[_mm256_setzero_si256(); 2]; R];
-            for h in 0..2 {
-                for j in 0..8 {
-                    // |w| times a with w's sign: a pair sums to at most 2 * 128 * 127, which 16 bits hold.
-                    let weights = _mm256_xor_si256(load_bytes(w.add(64 * j + 32 * h)), flip);
-                    let size = _mm256_abs_epi8(weights);
+            let mut sums = start;
+            let mut words = [Self::zero_i(); R];
+            each_group!(|J| {
+                if FROM <= J && J < TO {
+                    let weights = Q::quad::<Self, J>(w);
+                    let last = (J + 1 - FROM).is_multiple_of(steps(Q::LARGEST)) || J + 1 == TO;
                     for r in 0..R {
-                        let signed = _mm256_sign_epi8(quad(a.add(r * stride), 4 * j), weights);
-                        out[r][h] =
-                            _mm256_add_epi32(out[r][h], widen(_mm256_maddubs_epi16(size, signed)));
+                        let quad = quad(a.add(r * stride), 4 * J);
+                        if Q::SIGNED {
+                            // |w| times a with w's sign: a pair sums to at most 2 * 128 * 127, which 16 bits hold.
+                            let flip = _mm256_set1_epi8(-128);
+                            let signed = each!(|i| _mm256_xor_si256(weights[i], flip));
+                            sums[r] = each!(|i| {
+                                let size = _mm256_abs_epi8(signed[i]);
+                                let turned = _mm256_sign_epi8(quad, signed[i]);
+                                _mm256_add_epi32(
+                                    sums[r][i],
+                                    widen(_mm256_maddubs_epi16(size, turned)),
+                                )
+                            });
+                            continue;
+                        }
+                        words[r] = each!(|i| _mm256_add_epi16(
+                            words[r][i],
+                            _mm256_maddubs_epi16(weights[i], quad)
+                        ));
+                        if last {
+                            sums[r] = each!(|i| _mm256_add_epi32(sums[r][i], widen(words[r][i])));
+                            words[r] = Self::zero_i();
+                        }
                     }
                 }
-            }
-            out
+            });
+            sums
         }
     }
+}
 
-    #[inline(always)]
-    unsafe fn dot_six<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
-        unsafe {
-            let (mask, two_bits) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
-            let mut out = [[_mm256_setzero_si256(); 2]; R];
-            for (half, h) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                let mut sums = [_mm256_setzero_si256(); R];
-                for r in 0..R {
-                    sums[r] =
-                        _mm256_set1_epi32(-32 * i32::from((*a.add(r * stride)).half_sums[half]));
-                }
-                let high = load_bytes(w.add(256 + 64 * half + 32 * h));
-                let high = [
-                    _mm256_slli_epi16::<4>(high),
-                    _mm256_slli_epi16::<2>(high),
-                    high,
-                    _mm256_srli_epi16::<2>(high),
-                ];
-                for j in 0..4 {
-                    let packed = load_bytes(w.add(64 * j + 32 * h));
-                    let nibbles = if half == 0 {
-                        packed
-                    } else {
-                        _mm256_srli_epi16::<4>(packed)
-                    };
-                    let weights = _mm256_or_si256(
-                        _mm256_and_si256(nibbles, mask),
-                        _mm256_and_si256(high[j], two_bits),
-                    );
-                    for r in 0..R {
-                        let quad = quad(a.add(r * stride), 16 * half + 4 * j);
-                        sums[r] =
-                            _mm256_add_epi32(sums[r], widen(_mm256_maddubs_epi16(weights, quad)));
-                    }
-                }
-                let scale =
-                    _mm256_cvtepi8_epi32(_mm_loadl_epi64(w.add(384 + 16 * half + 8 * h).cast()));
-                for r in 0..R {
-                    out[r][h] = _mm256_add_epi32(out[r][h], _mm256_mullo_epi32(sums[r], scale));
-                }
-            }
-            out
-        }
-    }
+/// Depth groups whose sums of pairs of products stay within 16 bits.
+const fn steps(largest: i32) -> usize {
+    (32_767 / (2 * 127 * largest)) as usize
 }

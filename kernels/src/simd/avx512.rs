@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports)] // Two hundred intrinsics.
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{Quants, Simd};
 use crate::activation::Q8Block;
 
 #[derive(Clone, Copy)]
@@ -27,17 +27,13 @@ unsafe fn quad(a: *const Q8Block, depth: usize) -> I {
     }
 }
 
-#[inline(always)]
-unsafe fn load_bytes(p: *const u8) -> I {
-    // SAFETY: the caller promises 64 readable bytes.
-    unsafe { _mm512_loadu_si512(p.cast()) }
-}
-
 #[allow(clippy::undocumented_unsafe_blocks)] // The trait's contract is the one argument for every body here.
 impl Simd for Avx512 {
     type F = F;
     type I = I;
+    type B = I;
     const WIDE: bool = true;
+    const ROWS: usize = 8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -166,98 +162,96 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn dot_nibble<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
+    unsafe fn zero_i() -> I {
+        unsafe { _mm512_setzero_si512() }
+    }
+    #[inline(always)]
+    unsafe fn splat_i(x: i32) -> I {
+        unsafe { _mm512_set1_epi32(x) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8_i(p: *const i8) -> I {
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles_i(p: *const u8) -> [I; 2] {
         unsafe {
-            let mask = _mm512_set1_epi8(15);
-            let mut low_sums = [_mm512_setzero_si512(); R];
-            let mut high_sums = [_mm512_setzero_si512(); R];
-            for j in 0..4 {
-                let packed = load_bytes(w.add(64 * j));
-                let low = _mm512_and_si512(packed, mask);
-                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), mask);
-                for r in 0..R {
-                    let row = a.add(r * stride);
-                    low_sums[r] = _mm512_dpbusd_epi32(low_sums[r], low, quad(row, 4 * j));
-                    // Few rows wait on latency, so they keep two chains; many rows need the registers.
-                    let high_chain = if R <= 2 {
-                        &mut high_sums[r]
-                    } else {
-                        &mut low_sums[r]
-                    };
-                    *high_chain = _mm512_dpbusd_epi32(*high_chain, high, quad(row, 16 + 4 * j));
-                }
-            }
-            if R <= 2 {
-                for r in 0..R {
-                    low_sums[r] = _mm512_add_epi32(low_sums[r], high_sums[r]);
-                }
-            }
-            low_sums
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            [
+                _mm512_and_si512(bytes, _mm512_set1_epi32(15)),
+                _mm512_srli_epi32::<4>(bytes),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_i(a: I, b: I) -> I {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul_i(a: I, b: I) -> I {
+        unsafe { _mm512_mullo_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_b(p: *const u8) -> I {
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn or_b(a: I, b: I) -> I {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn field_b(a: I, shift: i32, mask: u8) -> I {
+        unsafe {
+            _mm512_and_si512(
+                shifted!(a, shift, _mm512_srli_epi16, _mm512_slli_epi16),
+                _mm512_set1_epi8(mask as i8),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup_b(table: &[u8; 16], indices: I) -> I {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, indices)
         }
     }
 
     #[inline(always)]
-    unsafe fn dot_byte<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
+    unsafe fn dots<Q: Quants, const FROM: usize, const TO: usize, const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+        start: [I; R],
+    ) -> [I; R] {
         unsafe {
-            // The stored byte is the weight plus 128: take 128 times the activations' sum away first.
-            let mut sums = [_mm512_setzero_si512(); R];
-            for r in 0..R {
-                sums[r] = _mm512_set1_epi32((*a.add(r * stride)).minus_128_sum);
-            }
-            for j in 0..8 {
-                let weights = load_bytes(w.add(64 * j));
+            let mut sums = start;
+            let mut others = [_mm512_setzero_si512(); R];
+            if Q::SIGNED {
+                // The byte is the weight plus 128: take 128 times the activations' sum away first.
                 for r in 0..R {
-                    sums[r] = _mm512_dpbusd_epi32(sums[r], weights, quad(a.add(r * stride), 4 * j));
+                    others[r] = _mm512_set1_epi32((*a.add(r * stride)).minus_128_sum);
                 }
             }
-            sums
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn dot_six<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
-        unsafe {
-            let (mask, two_bits) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
-            let mut halves = [[_mm512_setzero_si512(); R]; 2];
-            for (h, sums) in halves.iter_mut().enumerate() {
-                for r in 0..R {
-                    sums[r] = _mm512_set1_epi32(-32 * i32::from((*a.add(r * stride)).half_sums[h]));
-                }
-                let high = load_bytes(w.add(256 + 64 * h));
-                let high = [
-                    _mm512_slli_epi16::<4>(high),
-                    _mm512_slli_epi16::<2>(high),
-                    high,
-                    _mm512_srli_epi16::<2>(high),
-                ];
-                for j in 0..4 {
-                    let packed = load_bytes(w.add(64 * j));
-                    let nibbles = if h == 0 {
-                        packed
-                    } else {
-                        _mm512_srli_epi16::<4>(packed)
-                    };
-                    let weights = _mm512_or_si512(
-                        _mm512_and_si512(nibbles, mask),
-                        _mm512_and_si512(high[j], two_bits),
-                    );
+            each_group!(|J| {
+                if FROM <= J && J < TO {
+                    let weights = Q::quad::<Self, J>(w);
                     for r in 0..R {
-                        sums[r] = _mm512_dpbusd_epi32(
-                            sums[r],
-                            weights,
-                            quad(a.add(r * stride), 16 * h + 4 * j),
-                        );
+                        let quad = quad(a.add(r * stride), 4 * J);
+                        // Few rows wait on latency, so they keep two chains; many rows need the registers.
+                        let chain = if (R <= 2 && J % 2 == 1) || (R > 2 && Q::SIGNED) {
+                            &mut others[r]
+                        } else {
+                            &mut sums[r]
+                        };
+                        *chain = _mm512_dpbusd_epi32(*chain, weights, quad);
                     }
                 }
-            }
-            let first = _mm512_cvtepi8_epi32(_mm_loadu_si128(w.add(384).cast()));
-            let second = _mm512_cvtepi8_epi32(_mm_loadu_si128(w.add(400).cast()));
-            let [mut sums, others] = halves;
-            for r in 0..R {
-                sums[r] = _mm512_add_epi32(
-                    _mm512_mullo_epi32(sums[r], first),
-                    _mm512_mullo_epi32(others[r], second),
-                );
+            });
+            if R <= 2 || Q::SIGNED {
+                for r in 0..R {
+                    sums[r] = _mm512_add_epi32(sums[r], others[r]);
+                }
             }
             sums
         }

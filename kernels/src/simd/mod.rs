@@ -3,6 +3,39 @@
 //! All implementations give the same bits for finite values: products and sums are fused where `fma` says so, reductions
 //! add halves to halves (16, 8, 4, 2, 1), and integer dot products are exact.
 
+/// Runs a statement for depth groups 0 to 7, each with a constant index.
+macro_rules! each_group {
+    (|$j:ident| $body:block) => {
+        each_group!(@ $j $body 0 1 2 3 4 5 6 7)
+    };
+    (@ $j:ident $body:block $($index:literal)*) => {
+        $({
+            const $j: usize = $index;
+            $body
+        })*
+    };
+}
+
+/// 16-bit lanes shifted right, or left for a negative `shift`, by a number known when compiling.
+#[cfg(target_arch = "x86_64")]
+macro_rules! shifted {
+    ($a:expr, $shift:expr, $right:ident, $left:ident) => {
+        match $shift {
+            -4 => $left::<4>($a),
+            -3 => $left::<3>($a),
+            -2 => $left::<2>($a),
+            -1 => $left::<1>($a),
+            1 => $right::<1>($a),
+            2 => $right::<2>($a),
+            3 => $right::<3>($a),
+            4 => $right::<4>($a),
+            5 => $right::<5>($a),
+            6 => $right::<6>($a),
+            7 => $right::<7>($a),
+            _ => $a,
+        }
+    };
+}
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -30,8 +63,12 @@ pub trait Simd: Copy {
     type F: Copy;
     /// 16 lanes of `i32`.
     type I: Copy;
+    /// 16 lanes of four bytes.
+    type B: Copy;
     /// True when a vector is one register of a file of 32: tiles may then be wide.
     const WIDE: bool;
+    /// Rows of a product's tile, at most: 8, 4, or 1.
+    const ROWS: usize;
 
     unsafe fn splat(x: f32) -> Self::F;
     unsafe fn load(p: *const f32) -> Self::F;
@@ -68,28 +105,48 @@ pub trait Simd: Copy {
     unsafe fn store_i8(p: *mut i8, a: Self::F) -> i32;
     unsafe fn prefetch(p: *const u8);
 
-    /// Dots of one 16-column by 32-deep block of unsigned nibbles with the same block of `R` rows of activations.
-    /// `w`: 256 bytes, byte `(j, n, i)` of shape `[4][16][4]` holds depth `4j + i` of column `n` in its low nibble and depth
-    /// `16 + 4j + i` in its high one. `a`: the block of row 0; row `r` lies `r * stride` blocks on.
-    unsafe fn dot_nibble<const R: usize>(
-        w: *const u8,
-        a: *const Q8Block,
-        stride: usize,
-    ) -> [Self::I; R];
+    unsafe fn zero_i() -> Self::I;
+    unsafe fn splat_i(x: i32) -> Self::I;
+    unsafe fn load_i8_i(p: *const i8) -> Self::I;
+    /// Low nibbles of 16 bytes, and high ones.
+    unsafe fn load_nibbles_i(p: *const u8) -> [Self::I; 2];
+    unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn mul_i(a: Self::I, b: Self::I) -> Self::I;
 
-    /// As `dot_nibble` for signed bytes stored with their top bit flipped. `w`: 512 bytes of shape `[8][16][4]`.
-    unsafe fn dot_byte<const R: usize>(
-        w: *const u8,
-        a: *const Q8Block,
-        stride: usize,
-    ) -> [Self::I; R];
+    /// 64 bytes.
+    unsafe fn load_b(p: *const u8) -> Self::B;
+    unsafe fn or_b(a: Self::B, b: Self::B) -> Self::B;
+    /// Bits `mask` of every byte shifted right by `shift` (left where it is negative); no bit of `mask` is one that a shift of
+    /// pairs of bytes moved across.
+    unsafe fn field_b(a: Self::B, shift: i32, mask: u8) -> Self::B;
+    /// Bytes `indices` (below 16) of `table`.
+    unsafe fn lookup_b(table: &[u8; 16], indices: Self::B) -> Self::B;
 
-    /// As `dot_nibble` for 6-bit weights offset by 32, each half of 16 deep multiplied by its own signed scale.
-    /// `w`: 256 bytes of nibbles, 128 of high bits (byte `(v, n, i)` of `[2][16][4]` holds two bits for depth groups `4v` to
-    /// `4v + 3`), 16 scales of the first half, 16 of the second.
-    unsafe fn dot_six<const R: usize>(
+    /// `start` plus dots of depth groups `FROM..TO` (of eight groups of four) of a 16-column block of weights with the same
+    /// depths of `R` rows of activations. `a`: the block of row 0; row `r` lies `r * stride` blocks on. Weights of
+    /// [`Quants::SIGNED`] count as signed, all groups are then asked for.
+    unsafe fn dots<Q: Quants, const FROM: usize, const TO: usize, const R: usize>(
         w: *const u8,
         a: *const Q8Block,
         stride: usize,
+        start: [Self::I; R],
     ) -> [Self::I; R];
 }
+
+/// Weights of a block of 16 columns by 32 deep, as unsigned bytes.
+pub trait Quants {
+    /// Bytes of the block.
+    const BYTES: usize;
+    /// Largest weight.
+    const LARGEST: i32;
+    /// True when a byte is a signed weight with its top bit flipped: the weight plus 128.
+    const SIGNED: bool = false;
+    /// Depth group `J` of the block at `w`: byte `(n, i)` of `[16][4]` is depth `4 * J + i` of column `n`.
+    ///
+    /// # Safety
+    /// `w` is readable for `BYTES`, and the instruction set is there.
+    unsafe fn quad<S: Simd, const J: usize>(w: *const u8) -> S::B;
+}
+
+#[cfg(test)]
+mod tests;

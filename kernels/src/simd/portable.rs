@@ -1,6 +1,6 @@
 //! The lanes as arrays: runs anywhere, and is the plainest statement of what every other path computes.
 
-use super::{LANES, Simd};
+use super::{LANES, Quants, Simd};
 use crate::activation::Q8Block;
 
 #[derive(Clone, Copy)]
@@ -8,6 +8,7 @@ pub struct Portable;
 
 type F = [f32; LANES];
 type I = [i32; LANES];
+type B = [u8; 4 * LANES];
 
 #[inline(always)]
 fn map2(a: F, b: F, f: impl Fn(f32, f32) -> f32) -> F {
@@ -33,20 +34,26 @@ unsafe fn read<T: Copy>(p: *const T) -> [T; LANES] {
     unsafe { p.cast::<[T; LANES]>().read_unaligned() }
 }
 
-/// `depth` 0..32 of column `n` in a block of nibbles.
-#[inline(always)]
-unsafe fn nibble(w: *const u8, n: usize, depth: usize) -> i32 {
-    let at = (depth % 16) / 4 * 64 + n * 4 + depth % 4;
-    // SAFETY: `at` < 256, which the caller promises are readable.
-    let byte = unsafe { *w.add(at) };
-    i32::from(if depth < 16 { byte & 15 } else { byte >> 4 })
+/// Adds dots of groups of weights, less `offset`, with groups of activations. Not inlined: one body serves all formats, and the
+/// instruction set is the one that is always there.
+#[inline(never)]
+fn add_dots(weights: &[B], q: &[i8], offset: i32, sums: &mut I) {
+    for (weights, q) in weights.iter().zip(q.chunks_exact(4)) {
+        for (sum, weights) in sums.iter_mut().zip(weights.chunks_exact(4)) {
+            for (&w, &q) in weights.iter().zip(q) {
+                *sum += (i32::from(w) - offset) * i32::from(q);
+            }
+        }
+    }
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)] // The trait's contract is the one argument for every body here.
 impl Simd for Portable {
     type F = F;
     type I = I;
+    type B = B;
     const WIDE: bool = false;
+    const ROWS: usize = 1;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -157,51 +164,74 @@ impl Simd for Portable {
     unsafe fn prefetch(_: *const u8) {}
 
     #[inline(always)]
-    unsafe fn dot_nibble<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
-        std::array::from_fn(|r| {
-            let q = unsafe { &(*a.add(r * stride)).q };
-            std::array::from_fn(|n| {
-                (0..32)
-                    .map(|k| unsafe { nibble(w, n, k) } * i32::from(q[k]))
-                    .sum()
-            })
-        })
+    unsafe fn zero_i() -> I {
+        [0; LANES]
+    }
+    #[inline(always)]
+    unsafe fn splat_i(x: i32) -> I {
+        [x; LANES]
+    }
+    #[inline(always)]
+    unsafe fn load_i8_i(p: *const i8) -> I {
+        unsafe { read(p) }.map(i32::from)
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles_i(p: *const u8) -> [I; 2] {
+        let bytes = unsafe { read(p) };
+        [
+            bytes.map(|b| i32::from(b & 15)),
+            bytes.map(|b| i32::from(b >> 4)),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn add_i(a: I, b: I) -> I {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+    #[inline(always)]
+    unsafe fn mul_i(a: I, b: I) -> I {
+        std::array::from_fn(|i| a[i].wrapping_mul(b[i]))
     }
 
     #[inline(always)]
-    unsafe fn dot_byte<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
-        std::array::from_fn(|r| {
-            let q = unsafe { &(*a.add(r * stride)).q };
-            std::array::from_fn(|n| {
-                let weight = |k: usize| {
-                    i32::from((unsafe { *w.add(k / 4 * 64 + n * 4 + k % 4) } ^ 0x80) as i8)
-                };
-                (0..32).map(|k| weight(k) * i32::from(q[k])).sum()
-            })
-        })
+    unsafe fn load_b(p: *const u8) -> B {
+        unsafe { p.cast::<B>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn or_b(a: B, b: B) -> B {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+    #[inline(always)]
+    unsafe fn field_b(a: B, shift: i32, mask: u8) -> B {
+        if shift < 0 {
+            a.map(|x| x << -shift & mask)
+        } else {
+            a.map(|x| x >> shift & mask)
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup_b(table: &[u8; 16], indices: B) -> B {
+        indices.map(|i| table[usize::from(i & 15)])
     }
 
     #[inline(always)]
-    unsafe fn dot_six<const R: usize>(w: *const u8, a: *const Q8Block, stride: usize) -> [I; R] {
-        std::array::from_fn(|r| {
+    unsafe fn dots<Q: Quants, const FROM: usize, const TO: usize, const R: usize>(
+        w: *const u8,
+        a: *const Q8Block,
+        stride: usize,
+        start: [I; R],
+    ) -> [I; R] {
+        let mut weights = [[0u8; 4 * LANES]; 8];
+        each_group!(|J| {
+            if FROM <= J && J < TO {
+                weights[J] = unsafe { Q::quad::<Self, J>(w) };
+            }
+        });
+        let mut sums = start;
+        for (r, sums) in sums.iter_mut().enumerate() {
             let q = unsafe { &(*a.add(r * stride)).q };
-            std::array::from_fn(|n| {
-                let weight = |k: usize| {
-                    let group = k / 4;
-                    let high = unsafe { *w.add(256 + group / 4 * 64 + n * 4 + k % 4) }
-                        >> (2 * (group % 4))
-                        & 3;
-                    (unsafe { nibble(w, n, k) } | i32::from(high) << 4) - 32
-                };
-                let half = |h: usize| -> i32 {
-                    let scale = i32::from(unsafe { *w.add(384 + h * LANES + n) } as i8);
-                    scale
-                        * (h * 16..h * 16 + 16)
-                            .map(|k| weight(k) * i32::from(q[k]))
-                            .sum::<i32>()
-                };
-                half(0) + half(1)
-            })
-        })
+            let offset = if Q::SIGNED { 128 } else { 0 };
+            add_dots(&weights[FROM..TO], &q[4 * FROM..4 * TO], offset, sums);
+        }
+        sums
     }
 }
