@@ -405,11 +405,7 @@ pub fn fake_clock(file: &Path) -> Result<Vec<(String, String)>> {
 
 /// The debug build of the operator beside the running test or benchmark.
 pub fn debug_program() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("this program has no path")?;
-    let folder = own.ancestors().find(|folder| folder.ends_with("debug"));
-    Ok(folder
-        .context("this program is no debug build: name the operator's program")?
-        .join(OPERATOR))
+    crate::process::debug_program(OPERATOR)
 }
 
 /// Makes the folder for the logs and kubeconfigs of operators that run outside, below the cluster's own folder.

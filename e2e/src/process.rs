@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -226,8 +226,17 @@ pub fn spawn_detached(
     })
 }
 
+/// The debug build of one of the workspace's programs, beside the running test or benchmark.
+pub fn debug_program(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("this program has no path")?;
+    let folder = own.ancestors().find(|folder| folder.ends_with("debug"));
+    let folder =
+        folder.with_context(|| format!("this program is no debug build: name that of {name}"))?;
+    Ok(folder.join(name))
+}
+
 /// Finds `name` on `PATH` and in the folders where Debian keeps administration programs.
-pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
+pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let administration = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
     std::env::split_paths(&path)

@@ -68,6 +68,9 @@ pub struct Arguments {
     /// Seed of what is random
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// traces: seeds, from --seed on, over which each figure is a mean
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
+    seeds: u8,
     /// Where the JSON goes besides the last line; by default bench/autoscaling.json in the cache
     #[arg(long)]
     json: Option<PathBuf>,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, PATIENCE, eventually, on_cluster};
@@ -79,6 +79,34 @@ fn full_kv_caches_bring_pods() {
         let grew = grew_by(&bed, "kv", "KvCacheUtilization").await;
         load.stop().await.unharmed()?;
         grew
+    });
+}
+
+#[test]
+fn pagoda_explain_tells_through_the_api_server_what_changed_the_number_of_pods() {
+    on_cluster("explain", |bed| async move {
+        let target = json!({"metric": "InFlightRequests", "averageValue": "4"});
+        bed.apply(&scaled("told", 2, &target)).await?;
+        bed.ready("told").await?;
+        let load = Load::start(&bed.gateway, &bed.chat("told", 200), 8);
+        let grew = grew_by(&bed, "told", "InFlightRequests").await;
+        load.stop().await.unharmed()?;
+        grew?;
+        let table = bed.explain("told", &[]).await?;
+        let change = table.lines().find(|line| line.contains("1 -> 2"));
+        ensure!(
+            change.is_some_and(|line| line.contains("InFlightRequests")),
+            "no line tells the change: {table}"
+        );
+        let json: Value = serde_json::from_str(&bed.explain("told", &["--format", "json"]).await?)?;
+        let spans = json["spans"].as_array().context("no spans")?;
+        ensure!(
+            spans
+                .iter()
+                .any(|s| s["current"] == 1 && s["replicas"] == 2),
+            "no span tells the change: {json}"
+        );
+        Ok(())
     });
 }
 

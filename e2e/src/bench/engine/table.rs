@@ -130,7 +130,9 @@ impl Table {
 
     /// A row that could not be measured: said in the table, absent from the JSON.
     pub fn unmeasured(&mut self, row: &str, reason: impl Into<String>) {
-        self.unmeasured.push((row.to_owned(), reason.into()));
+        let reason: String = reason.into();
+        let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+        self.unmeasured.push((row.to_owned(), line));
     }
 
     pub fn busy(&mut self, cores: impl IntoIterator<Item = f64>) {

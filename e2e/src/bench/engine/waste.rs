@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pagoda_e2e::loadgen::{Arrival, TraceOptions, read_trace};
-use pagoda_engine_core::{Limits, NewSequence, Progress, Scheduler, SequenceId};
+use pagoda_engine_core::{
+    Limits, NewSequence, Policy, Progress, Scheduler, SequenceId, Speculation,
+};
 
 use super::Bench;
 use super::table::{Figure, Table};
@@ -23,7 +25,7 @@ const TRACES: [(&str, &str); 4] = [
 const BLOCK_TOKENS: usize = 16;
 /// One step of a large accelerator, whatever is in it: 80,000 prompt tokens a second, 20 tokens a second and sequence.
 const STEP: Duration = Duration::from_millis(50);
-/// Of a million tokens, which none of the traces fills.
+/// Of a million tokens; the longest prompts of the traces fill them at times, so there is waiting and preemption as well.
 const LIMITS: Limits = Limits {
     step_tokens: 4096,
     max_sequences: 1024,
@@ -116,7 +118,12 @@ impl Waste {
 }
 
 fn replay(arrivals: &[Arrival]) -> Result<Waste> {
-    let mut scheduler = Scheduler::new(LIMITS)?;
+    // Nothing is there to guess: the tokens are drawn.
+    let policy = Policy {
+        speculation: Speculation::Off,
+        ..Policy::default()
+    };
+    let mut scheduler = Scheduler::with_policy(LIMITS, policy)?;
     let mut waste = Waste::default();
     let (mut now, mut next, mut live) = (Duration::ZERO, 0, Vec::new());
     while next < arrivals.len() || !live.is_empty() {

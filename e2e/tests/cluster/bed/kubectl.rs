@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
+use pagoda_e2e::process::debug_program;
 use tokio::io::AsyncWriteExt;
 
 use super::Bed;
@@ -36,6 +37,18 @@ impl Bed {
             .args(["--namespace", &self.namespace, "edit", "isvc", service])
             .env("KUBE_EDITOR", editor);
         converse(command, None).await
+    }
+
+    /// `pagoda explain` as a person runs it, with the cluster's kubeconfig; it must succeed.
+    pub async fn explain(&self, service: &str, arguments: &[&str]) -> Result<String> {
+        let mut command = tokio::process::Command::new(debug_program("pagoda")?);
+        command
+            .env("KUBECONFIG", self.cluster.paths().kubeconfig())
+            .args(["explain", service, "--namespace", &self.namespace])
+            .args(arguments);
+        let (ok, output) = converse(command, None).await?;
+        ensure!(ok, "pagoda explain {service} failed: {output}");
+        Ok(output)
     }
 
     fn kubectl_command(&self) -> tokio::process::Command {
