@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use pagoda_kernels::{BLOCK_TOKENS, Cpu, KvCache, RopeStyle, RopeTable, Segment, ThreadPool};
+use pagoda_kernels::{BLOCK_TOKENS, Cpu, KvCache, RopeTable, Segment, ThreadPool};
 
-use crate::config::LlamaConfig;
+use crate::config::{ModelConfig, Pooling};
 use crate::error::{ExecutorError, LoadError};
 use crate::executor::{Executor, ExecutorInfo, Logits, StepRow};
 use crate::file::ModelFile;
-use crate::llama::{Buffers, Forward, Piece, SLAB_TOKENS};
+use crate::forward::{Buffers, Forward, Piece, SLAB_TOKENS};
 use crate::memory::{self, CpuOptions};
+use crate::pooling;
 use crate::weights::Weights;
 
 /// A model in memory with its keys and values, computed by the threads of one pool.
@@ -18,15 +19,16 @@ pub struct CpuExecutor {
     info: ExecutorInfo,
     cpu: Cpu,
     pool: ThreadPool,
-    config: LlamaConfig,
+    config: ModelConfig,
     weights: Weights,
     cache: KvCache,
-    rope: RopeTable,
+    ropes: Vec<RopeTable>,
     buffers: Buffers,
 }
 
 impl CpuExecutor {
-    /// Opens and loads a GGUF file. `progress` is told bytes loaded and bytes in all, in order.
+    /// Opens and loads a GGUF file or a folder with a Hugging Face model. `progress` is told bytes loaded and bytes in all, in
+    /// order.
     pub fn load(
         path: &Path,
         options: &CpuOptions,
@@ -35,7 +37,7 @@ impl CpuExecutor {
         Self::from_file(&ModelFile::open(path)?, options, progress)
     }
 
-    /// As [`CpuExecutor::load`] for a file already opened and checked.
+    /// As [`CpuExecutor::load`] for a model already opened and checked.
     pub fn from_file(
         file: &ModelFile,
         options: &CpuOptions,
@@ -47,13 +49,12 @@ impl CpuExecutor {
             None => Cpu::from_env()?,
         };
         let pool = ThreadPool::new(options.threads).map_err(LoadError::Threads)?;
-        let weights = Weights::load(file, &pool, &mut progress)?;
+        let weights = Weights::load(file, &pool, plan.context_tokens, &mut progress)?;
         let config = file.config().clone();
-        let rope = rope_table(&config, &weights);
         let info = ExecutorInfo {
             name: "cpu",
             isa: cpu.name(),
-            architecture: "llama".to_owned(),
+            architecture: config.architecture.name().to_owned(),
             quantization: file.quantization(),
             vocab_size: config.vocab_size,
             context_tokens: plan.context_tokens,
@@ -61,16 +62,17 @@ impl CpuExecutor {
             block_count: plan.block_count,
             weight_bytes: plan.weight_bytes,
             kv_bytes: plan.kv_bytes,
+            pooling: config.pooling,
         };
-        let cache = KvCache::new(memory::kv_shape(&config, plan.block_count));
+        let shape = memory::kv_shape(&config, plan.block_count, options.kv_element);
         Ok(Self {
             info,
             cpu,
             pool,
+            ropes: rope_tables(&config, &weights, plan.context_tokens),
             config,
             weights,
-            cache,
-            rope,
+            cache: KvCache::new(shape),
             buffers: Buffers::default(),
         })
     }
@@ -118,6 +120,42 @@ impl CpuExecutor {
             },
         )
     }
+
+    /// Checks all rows before any is computed. `wanted` says of how many of a row's last tokens the states go on.
+    fn pieces<'a>(
+        &self,
+        rows: &[StepRow<'a>],
+        wanted: impl Fn(&StepRow<'a>) -> usize,
+    ) -> Result<Vec<Piece<'a>>, ExecutorError> {
+        rows.iter()
+            .enumerate()
+            .map(|(index, row)| {
+                Ok(Piece {
+                    segment: self.check(index, row)?,
+                    tokens: row.tokens,
+                    wanted: wanted(row),
+                })
+            })
+            .collect()
+    }
+
+    /// Runs the pieces through all layers and returns the model, which has kept the wanted states.
+    fn compute(&mut self, pieces: &[Piece<'_>]) -> Forward<'_> {
+        self.buffers.start_step();
+        let mut forward = Forward {
+            cpu: self.cpu,
+            pool: &self.pool,
+            config: &self.config,
+            weights: &self.weights,
+            cache: &mut self.cache,
+            ropes: &mut self.ropes,
+            buffers: &mut self.buffers,
+        };
+        for slab in slabs(pieces) {
+            forward.slab(&slab);
+        }
+        forward
+    }
 }
 
 impl Executor for CpuExecutor {
@@ -126,43 +164,36 @@ impl Executor for CpuExecutor {
     }
 
     fn forward(&mut self, rows: &[StepRow<'_>], logits: &mut Logits) -> Result<(), ExecutorError> {
-        let mut pieces = Vec::with_capacity(rows.len());
-        for (index, row) in rows.iter().enumerate() {
-            pieces.push(Piece {
-                segment: self.check(index, row)?,
-                tokens: row.tokens,
-                wanted: row.logits,
-            });
-        }
+        let pieces = self.pieces(rows, |row| row.logits)?;
         let wanted = rows.iter().map(|row| row.logits).sum();
         let out = logits.reset(wanted, self.info.vocab_size);
-        self.buffers.start_step();
-        let Self {
-            cpu,
-            pool,
-            config,
-            weights,
-            cache,
-            rope,
-            buffers,
-            ..
-        } = self;
-        let mut forward = Forward {
-            cpu: *cpu,
-            pool,
-            config,
-            weights,
-            cache,
-            rope,
-            buffers,
-        };
-        for slab in slabs(&pieces) {
-            forward.slab(&slab);
-        }
+        let mut forward = self.compute(&pieces);
         if wanted > 0 {
             forward.head(out);
         }
         Ok(())
+    }
+
+    fn embed(
+        &mut self,
+        rows: &[StepRow<'_>],
+        pooling: Pooling,
+    ) -> Result<Vec<Vec<f32>>, ExecutorError> {
+        let wanted = |row: &StepRow<'_>| match pooling {
+            Pooling::Last => 1,
+            Pooling::Mean | Pooling::First => row.tokens.len(),
+        };
+        let pieces = self.pieces(rows, wanted)?;
+        let width = self.config.embedding;
+        let mut forward = self.compute(&pieces);
+        let mut states = forward.states();
+        let mut pooled = Vec::with_capacity(rows.len());
+        for piece in &pieces {
+            let (row, rest) = states.split_at(piece.wanted * width);
+            pooled.push(pooling::pooled(row, width, pooling));
+            states = rest;
+        }
+        Ok(pooled)
     }
 }
 
@@ -193,19 +224,14 @@ fn slabs<'a>(pieces: &[Piece<'a>]) -> Vec<Vec<Piece<'a>>> {
     slabs
 }
 
-fn rope_table(config: &LlamaConfig, weights: &Weights) -> RopeTable {
-    let mut factors = weights.rope_factors.clone();
-    #[allow(clippy::float_cmp)] // 1 is the value that says "no scaling".
-    if config.rope_scale != 1.0 {
-        factors.resize(config.rope_dims / 2, 1.0);
-        for factor in &mut factors {
-            *factor *= config.rope_scale;
-        }
-    }
-    RopeTable::new(
-        RopeStyle::Adjacent,
-        config.rope_dims,
-        config.rope_base,
-        &factors,
-    )
+fn rope_tables(config: &ModelConfig, weights: &Weights, context_tokens: usize) -> Vec<RopeTable> {
+    let table = |(index, rope): (usize, &crate::rope::Rope)| {
+        let factors: &[f32] = if index == 0 {
+            &weights.rope_factors
+        } else {
+            &[]
+        };
+        rope.table(context_tokens, factors)
+    };
+    config.ropes.iter().enumerate().map(table).collect()
 }

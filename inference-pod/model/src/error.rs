@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use pagoda_gguf::{GgufError, MetadataError};
 use pagoda_kernels::{CpuError, PackError};
 
+use crate::safetensors::SafetensorsError;
+
 /// Why a model cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -19,6 +21,9 @@ pub enum LoadError {
     /// It is no GGUF file, or a damaged one.
     #[error("invalid model: {0}")]
     Gguf(#[from] GgufError),
+    /// It is no safetensors file, or a damaged one.
+    #[error("invalid model: {0}")]
+    Safetensors(#[from] SafetensorsError),
     /// A metadata key is missing or of another type.
     #[error("invalid model: {0}")]
     Metadata(#[from] MetadataError),
@@ -56,6 +61,9 @@ pub enum ExecutorError {
         /// Index in the step.
         row: usize,
     },
+    /// The executor has no model that makes embeddings.
+    #[error("this model makes no embeddings")]
+    NoEmbeddings,
     /// A row wants logits of more tokens than it has.
     #[error("row {row} wants logits of {wanted} tokens, it has {tokens}")]
     Logits {

@@ -1,5 +1,6 @@
 //! The seam between scheduler and computation.
 
+use crate::config::Pooling;
 use crate::error::ExecutorError;
 
 /// Consecutive tokens of one sequence to compute in a step: a piece of a prompt, or one token to decode.
@@ -39,6 +40,8 @@ pub struct ExecutorInfo {
     pub weight_bytes: u64,
     /// Bytes of the key and value store when full.
     pub kv_bytes: u64,
+    /// How the model makes embeddings of texts; `None` for one that was not made for that.
+    pub pooling: Option<Pooling>,
 }
 
 /// Rows of logits, one a token that wanted them, in order of the step's rows and of each row's tokens.
@@ -90,4 +93,15 @@ pub trait Executor: Send {
     ///
     /// Results depend on each row's sequence alone: not on other rows, nor on how a prompt was cut, nor on threads.
     fn forward(&mut self, rows: &[StepRow<'_>], logits: &mut Logits) -> Result<(), ExecutorError>;
+
+    /// Embeddings of `rows`, each a whole text from position 0 on in blocks of its own: a vector of length 1 a row, of as many values
+    /// as the model's states have. Their `logits` do not matter.
+    fn embed(
+        &mut self,
+        rows: &[StepRow<'_>],
+        pooling: Pooling,
+    ) -> Result<Vec<Vec<f32>>, ExecutorError> {
+        let _ = (rows, pooling);
+        Err(ExecutorError::NoEmbeddings)
+    }
 }

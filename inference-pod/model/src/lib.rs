@@ -1,5 +1,5 @@
-//! From a model file to logits: configuration and weights out of GGUF, the Llama forward pass, and the [`Executor`] seam
-//! behind which CPUs (and later accelerators) compute.
+//! From a model's files to logits: configuration and weights out of GGUF or safetensors, one forward pass for all architectures,
+//! and the [`Executor`] seam behind which CPUs (and later accelerators) compute.
 //!
 //! ```no_run
 //! use pagoda_model::{CpuExecutor, CpuOptions, Executor, KvBudget, Logits, StepRow};
@@ -13,19 +13,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod catalog;
 mod config;
 mod cpu;
 mod error;
 mod executor;
 mod file;
-mod llama;
+mod forward;
 mod memory;
+mod pooling;
+mod rope;
+mod safetensors;
+mod tensors;
 mod weights;
 
-pub use config::LlamaConfig;
+pub use config::{Architecture, LayerPlan, ModelConfig, Pooling};
 pub use cpu::CpuExecutor;
 pub use error::{ExecutorError, LoadError};
 pub use executor::{Executor, ExecutorInfo, Logits, StepRow};
 pub use file::ModelFile;
 pub use memory::{CpuOptions, KvBudget, MemoryPlan};
-pub use pagoda_kernels::{BLOCK_TOKENS, Cpu, CpuError};
+pub use pagoda_kernels::{BLOCK_TOKENS, Cpu, CpuError, KvElement};
+pub use safetensors::SafetensorsError;

@@ -2,7 +2,7 @@
 
 use pagoda_kernels::{BLOCK_TOKENS, Cpu, KvElement, KvShape};
 
-use crate::config::LlamaConfig;
+use crate::config::ModelConfig;
 use crate::error::LoadError;
 
 /// Room for keys and values of past tokens.
@@ -23,6 +23,8 @@ pub struct CpuOptions {
     pub kv: KvBudget,
     /// Longest context to serve; the model's own when `None`.
     pub context_tokens: Option<usize>,
+    /// How keys and values are stored.
+    pub kv_element: KvElement,
     /// Instruction set; `PAGODA_CPU`'s, or else the fastest, when `None`.
     pub cpu: Option<Cpu>,
 }
@@ -34,6 +36,7 @@ impl Default for CpuOptions {
             threads: 1,
             kv: KvBudget::Bytes(256 << 20),
             context_tokens: None,
+            kv_element: KvElement::F16,
             cpu: None,
         }
     }
@@ -67,7 +70,7 @@ impl MemoryPlan {
 
 /// The plan for a model of `weight_bytes` in memory whose largest tensor takes `largest_tensor_bytes` in the file.
 pub(crate) fn plan(
-    config: &LlamaConfig,
+    config: &ModelConfig,
     weight_bytes: u64,
     largest_tensor_bytes: u64,
     options: &CpuOptions,
@@ -80,7 +83,7 @@ pub(crate) fn plan(
             "a context of {context_tokens} tokens; the model was made for 1 to {made_for}"
         )));
     }
-    let block_bytes = kv_shape(config, 1)
+    let block_bytes = kv_shape(config, 1, options.kv_element)
         .block_bytes()
         .ok_or_else(|| invalid("a block's size overflows".into()))? as u64;
     let block_count = match options.kv {
@@ -112,24 +115,24 @@ pub(crate) fn plan(
     })
 }
 
-pub(crate) fn kv_shape(config: &LlamaConfig, blocks: usize) -> KvShape {
+pub(crate) fn kv_shape(config: &ModelConfig, blocks: usize, element: KvElement) -> KvShape {
     KvShape {
-        layers: config.layers,
+        layers: config.layers.len(),
         blocks,
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
-        element: KvElement::F16,
+        element,
     }
 }
 
-/// Buffers of a slab of tokens: state, queries with keys and values, attention's and the feed-forward's outputs as floats,
-/// and each input of a product as bytes (48 a block of 32).
-fn working_bytes(config: &LlamaConfig) -> u64 {
+/// Buffers of a slab of tokens: state, a product to be normalised, queries with keys and values, attention's and the feed-forward's
+/// outputs as floats, and each input of a product as bytes (48 a block of 32).
+fn working_bytes(config: &ModelConfig) -> u64 {
     let attention = config.heads * config.head_dim;
-    let floats = config.embedding * 2
+    let floats = config.embedding * 3
         + attention * 2
         + 2 * config.kv_heads * config.head_dim
         + config.feed_forward;
     let quantised = (config.embedding + attention + config.feed_forward) * 48 / 32;
-    (crate::llama::SLAB_TOKENS * (floats * 4 + quantised)) as u64
+    (crate::forward::SLAB_TOKENS * (floats * 4 + quantised)) as u64
 }

@@ -1,236 +1,29 @@
-//! Which tensors a Llama model has, and their loading.
+//! A model's weights in memory, and their loading.
 
-use std::collections::HashMap;
+use pagoda_kernels::{PackedMatrix, ThreadPool, dequantise, first_non_finite};
 
-use pagoda_gguf::{Gguf, TensorInfo, TensorType};
-use pagoda_kernels::{Format, PackedMatrix, ThreadPool, dequantise, first_non_finite};
-
-use crate::config::LlamaConfig;
+use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::file::ModelFile;
+use crate::rope::RopeScaling;
+use crate::tensors::{LayerTensors, Matrix, RopeFactors, Source, Tensors, Vector};
 
-/// Matrices of a layer by their names in the file.
-const LAYER_MATRICES: [&str; 7] = [
-    "attn_q",
-    "attn_k",
-    "attn_v",
-    "attn_output",
-    "ffn_gate",
-    "ffn_up",
-    "ffn_down",
-];
-const LAYER_NORMS: [&str; 2] = ["attn_norm", "ffn_norm"];
-
-/// A matrix of the file, checked: `n` outputs of `k` inputs.
-#[derive(Clone, Debug)]
-struct Matrix {
-    info: TensorInfo,
-    format: Format,
-    n: usize,
-    k: usize,
-}
-
-/// A vector of the file, checked.
-#[derive(Clone, Debug)]
-struct Vector {
-    info: TensorInfo,
-    format: Format,
-}
-
-/// The tensors of a model, all found and of the right shape and type.
-#[derive(Debug)]
-pub(crate) struct Tensors {
-    table: Matrix,
-    head: Option<Matrix>,
-    layers: Vec<([Matrix; 7], [Vector; 2])>,
-    output_norm: Vector,
-    rope_factors: Option<Vector>,
-}
-
-impl Tensors {
-    /// Finds every tensor the configuration asks for; any further tensor would be left out of the arithmetic, so it is refused.
-    pub fn find(gguf: &Gguf, config: &LlamaConfig) -> Result<Self, LoadError> {
-        let mut finder = Finder {
-            rest: gguf.tensors().map(|t| (t.name.as_str(), t)).collect(),
-        };
-        let (width, inner) = (config.embedding, config.feed_forward);
-        let (queries, keys) = (
-            config.heads * config.head_dim,
-            config.kv_heads * config.head_dim,
-        );
-        let shapes = [
-            (queries, width),
-            (keys, width),
-            (keys, width),
-            (width, queries),
-            (inner, width),
-            (inner, width),
-            (width, inner),
-        ];
-        let table = finder.matrix("token_embd.weight", config.vocab_size, width)?;
-        let head = if finder.rest.contains_key("output.weight") {
-            Some(finder.matrix("output.weight", config.vocab_size, width)?)
-        } else {
-            None
-        };
-        let mut layers = Vec::with_capacity(config.layers);
-        for layer in 0..config.layers {
-            let mut matrices = Vec::with_capacity(7);
-            for (name, (n, k)) in LAYER_MATRICES.iter().zip(shapes) {
-                matrices.push(finder.matrix(&format!("blk.{layer}.{name}.weight"), n, k)?);
-            }
-            let mut norms = Vec::with_capacity(2);
-            for name in LAYER_NORMS {
-                norms.push(finder.vector(&format!("blk.{layer}.{name}.weight"), width)?);
-            }
-            let (Ok(matrices), Ok(norms)) = (matrices.try_into(), norms.try_into()) else {
-                unreachable!("seven matrices and two norms were pushed");
-            };
-            layers.push((matrices, norms));
-        }
-        let output_norm = finder.vector("output_norm.weight", width)?;
-        let rope_factors = if finder.rest.contains_key("rope_freqs.weight") {
-            Some(finder.vector("rope_freqs.weight", config.rope_dims / 2)?)
-        } else {
-            None
-        };
-        finder.finish()?;
-        Ok(Self {
-            table,
-            head,
-            layers,
-            output_norm,
-            rope_factors,
-        })
-    }
-
-    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
-        let layers = self.layers.iter().flat_map(|(matrices, _)| matrices);
-        [Some(&self.table), self.head.as_ref()]
-            .into_iter()
-            .flatten()
-            .chain(layers)
-    }
-
-    /// Bytes of all weights once packed. No sum here overflows: each is within a small factor of the file's length.
-    pub fn packed_bytes(&self) -> u64 {
-        self.matrices()
-            .map(|m| PackedMatrix::packed_bytes(m.format, m.n, m.k).unwrap_or(usize::MAX) as u64)
-            .sum()
-    }
-}
-
-struct Finder<'a> {
-    rest: HashMap<&'a str, &'a TensorInfo>,
-}
-
-impl Finder<'_> {
-    fn take(&mut self, name: &str) -> Result<TensorInfo, LoadError> {
-        let info = self
-            .rest
-            .remove(name)
-            .ok_or_else(|| LoadError::Invalid(format!("no tensor {name}")))?;
-        Ok(info.clone())
-    }
-
-    fn matrix(&mut self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
-        let info = self.take(name)?;
-        check_dims(&info, &[k, n])?;
-        let format = format_of(&info)?;
-        if !k.is_multiple_of(format.block_elements()) {
-            let (kind, block) = (info.kind, format.block_elements());
-            return Err(LoadError::Invalid(format!(
-                "{name}: rows of {k} are no whole number of {kind} blocks of {block}"
-            )));
-        }
-        Ok(Matrix { info, format, n, k })
-    }
-
-    fn vector(&mut self, name: &str, len: usize) -> Result<Vector, LoadError> {
-        let info = self.take(name)?;
-        check_dims(&info, &[len])?;
-        let format = format_of(&info)?;
-        if format.is_quantised() {
-            return Err(LoadError::UnsupportedModel(format!(
-                "{name} is {}; vectors are floats",
-                info.kind
-            )));
-        }
-        Ok(Vector { info, format })
-    }
-
-    fn finish(self) -> Result<(), LoadError> {
-        match self.rest.keys().min() {
-            None => Ok(()),
-            Some(name) => {
-                let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-                Err(LoadError::UnsupportedModel(format!(
-                    "tensor {shown} is no part of the Llama layout computed here"
-                )))
-            }
-        }
-    }
-}
-
-fn check_dims(info: &TensorInfo, expected: &[usize]) -> Result<(), LoadError> {
-    if info
-        .dims
-        .iter()
-        .map(|&d| usize::try_from(d).ok())
-        .eq(expected.iter().map(|&d| Some(d)))
-    {
-        return Ok(());
-    }
-    Err(LoadError::Invalid(format!(
-        "tensor {} has dimensions {:?}, not {expected:?}",
-        info.name, info.dims
-    )))
-}
-
-fn format_of(info: &TensorInfo) -> Result<Format, LoadError> {
-    Ok(match info.kind {
-        TensorType::F32 => Format::F32,
-        TensorType::F16 => Format::F16,
-        TensorType::Bf16 => Format::Bf16,
-        TensorType::Q8_0 => Format::Q8_0,
-        TensorType::Q4_0 => Format::Q4_0,
-        TensorType::Q4_1 => Format::Q4_1,
-        TensorType::Q4K => Format::Q4K,
-        TensorType::Q6K => Format::Q6K,
-        other => {
-            let computed = Format::ALL.map(Format::name).join(", ");
-            return Err(LoadError::UnsupportedModel(format!(
-                "tensor {} is {other}; computed are {computed}",
-                info.name
-            )));
-        }
-    })
-}
-
-/// The tensor type that most bytes of the file have.
-pub(crate) fn quantization(gguf: &Gguf) -> String {
-    let mut bytes: HashMap<TensorType, usize> = HashMap::new();
-    for tensor in gguf.tensors() {
-        *bytes.entry(tensor.kind).or_default() += tensor.range.len();
-    }
-    bytes
-        .into_iter()
-        .max_by_key(|&(kind, bytes)| (bytes, kind))
-        .map_or_else(String::new, |(kind, _)| kind.to_string())
-}
-
-/// One transformer layer.
+/// One transformer layer. A vector that its architecture does not have is empty.
 #[derive(Debug)]
 pub(crate) struct Layer {
-    pub attn_norm: Vec<f32>,
-    pub q: PackedMatrix,
-    pub k: PackedMatrix,
-    pub v: PackedMatrix,
-    pub attn_output: PackedMatrix,
-    pub ffn_norm: Vec<f32>,
+    pub attention_norm: Vec<f32>,
+    /// Queries, keys and values: one matrix or three.
+    pub qkv: Vec<PackedMatrix>,
+    pub qkv_bias: Vec<f32>,
+    pub query_norm: Vec<f32>,
+    pub key_norm: Vec<f32>,
+    pub attention_output: PackedMatrix,
+    pub attention_output_norm: Vec<f32>,
+    pub feed_forward_norm: Vec<f32>,
     pub gate: PackedMatrix,
     pub up: PackedMatrix,
     pub down: PackedMatrix,
+    pub feed_forward_output_norm: Vec<f32>,
 }
 
 /// A model's weights in memory.
@@ -241,57 +34,47 @@ pub(crate) struct Weights {
     pub head: Option<PackedMatrix>,
     pub layers: Vec<Layer>,
     pub output_norm: Vec<f32>,
+    /// Factors of the first rotary embedding, where a tensor holds them.
     pub rope_factors: Vec<f32>,
 }
 
 impl Weights {
-    /// Reads and packs all tensors, telling `progress` bytes done and bytes in all.
+    /// Reads and packs all tensors, telling `progress` bytes done and bytes in all. `context_tokens` is the longest context to serve.
     pub fn load(
         file: &ModelFile,
         pool: &ThreadPool,
+        context_tokens: usize,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
-        let tensors = file.tensors();
-        let total = file.gguf().tensors().map(|t| t.range.len() as u64).sum();
+        let (tensors, config) = (file.tensors(), file.config());
+        let from_gguf = file.gguf().is_some();
         let mut loader = Loader {
             file,
             pool,
+            norm_offset: if from_gguf {
+                0.0
+            } else {
+                config.architecture.parts().norms.hugging_face_offset
+            },
             buffer: Vec::new(),
             loaded: 0,
-            total,
+            total: tensors.file_bytes(),
             progress,
         };
-        let table = loader.matrix(&tensors.table)?;
-        let mut layers = Vec::with_capacity(tensors.layers.len());
-        for ([q, k, v, attn_output, gate, up, down], [attn_norm, ffn_norm]) in &tensors.layers {
-            layers.push(Layer {
-                attn_norm: loader.vector(attn_norm)?,
-                q: loader.matrix(q)?,
-                k: loader.matrix(k)?,
-                v: loader.matrix(v)?,
-                attn_output: loader.matrix(attn_output)?,
-                ffn_norm: loader.vector(ffn_norm)?,
-                gate: loader.matrix(gate)?,
-                up: loader.matrix(up)?,
-                down: loader.matrix(down)?,
-            });
-        }
-        let output_norm = loader.vector(&tensors.output_norm)?;
-        let head = tensors
-            .head
-            .as_ref()
-            .map(|head| loader.matrix(head))
-            .transpose()?;
-        let rope_factors = match &tensors.rope_factors {
-            Some(factors) => loader.rope_factors(factors)?,
-            None => Vec::new(),
-        };
         Ok(Self {
-            table,
-            head,
-            layers,
-            output_norm,
-            rope_factors,
+            table: loader.matrix(&tensors.table)?,
+            layers: tensors
+                .layers
+                .iter()
+                .map(|layer| loader.layer(layer))
+                .collect::<Result<_, _>>()?,
+            output_norm: loader.norm(&tensors.output_norm)?,
+            head: tensors
+                .head
+                .as_ref()
+                .map(|head| loader.matrix(head))
+                .transpose()?,
+            rope_factors: loader.rope_factors(tensors, config, context_tokens)?,
         })
     }
 
@@ -304,6 +87,8 @@ impl Weights {
 struct Loader<'a> {
     file: &'a ModelFile,
     pool: &'a ThreadPool,
+    /// Added to norms' weights.
+    norm_offset: f32,
     buffer: Vec<u8>,
     loaded: u64,
     total: u64,
@@ -314,15 +99,45 @@ struct Loader<'a> {
 const READ_BYTES: usize = 1 << 20;
 
 impl Loader<'_> {
-    fn read(&mut self, info: &TensorInfo) -> Result<(), LoadError> {
-        let len = info.range.len();
+    fn layer(&mut self, tensors: &LayerTensors) -> Result<Layer, LoadError> {
+        let [query_norm, key_norm] = match &tensors.head_norms {
+            Some([query, key]) => [self.norm(query)?, self.norm(key)?],
+            None => [Vec::new(), Vec::new()],
+        };
+        let mut qkv_bias = Vec::new();
+        for bias in &tensors.qkv_bias {
+            qkv_bias.extend(self.vector(bias)?);
+        }
+        Ok(Layer {
+            attention_norm: self.norm(&tensors.attention_norm)?,
+            qkv: tensors
+                .qkv
+                .iter()
+                .map(|matrix| self.matrix(matrix))
+                .collect::<Result<_, _>>()?,
+            qkv_bias,
+            query_norm,
+            key_norm,
+            attention_output: self.matrix(&tensors.attention_output)?,
+            attention_output_norm: self.optional_norm(tensors.attention_output_norm.as_ref())?,
+            feed_forward_norm: self.norm(&tensors.feed_forward_norm)?,
+            gate: self.matrix(&tensors.gate)?,
+            up: self.matrix(&tensors.up)?,
+            down: self.matrix(&tensors.down)?,
+            feed_forward_output_norm: self
+                .optional_norm(tensors.feed_forward_output_norm.as_ref())?,
+        })
+    }
+
+    fn read(&mut self, source: &Source) -> Result<(), LoadError> {
+        let len = source.bytes as usize;
         self.buffer.resize(len.next_multiple_of(READ_BYTES), 0);
         let error = std::sync::Mutex::new(None);
         self.pool
             .split_chunks(&mut self.buffer, READ_BYTES, 1, |index, chunk| {
                 let offset = index * READ_BYTES;
                 let chunk = &mut chunk[..READ_BYTES.min(len - offset)];
-                if let Err(failed) = self.file.read(info, offset, chunk) {
+                if let Err(failed) = self.file.read(source, offset, chunk) {
                     *error
                         .lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(failed);
@@ -338,39 +153,61 @@ impl Loader<'_> {
         }
     }
 
-    fn done(&mut self, info: &TensorInfo) {
-        self.loaded += info.range.len() as u64;
-        (self.progress)(self.loaded, self.total);
-    }
-
     fn matrix(&mut self, matrix: &Matrix) -> Result<PackedMatrix, LoadError> {
-        self.read(&matrix.info)?;
-        let packed = PackedMatrix::pack(self.pool, matrix.format, matrix.n, matrix.k, &self.buffer)
-            .map_err(|source| LoadError::Tensor {
-                name: matrix.info.name.clone(),
-                source,
+        let source = &matrix.source;
+        self.read(source)?;
+        let packed = PackedMatrix::pack(self.pool, source.format, matrix.n, matrix.k, &self.buffer)
+            .map_err(|error| LoadError::Tensor {
+                name: source.name.clone(),
+                source: error,
             })?;
-        self.done(&matrix.info);
+        self.loaded += source.bytes;
+        (self.progress)(self.loaded, self.total);
         Ok(packed)
     }
 
-    fn vector(&mut self, vector: &Vector) -> Result<Vec<f32>, LoadError> {
-        self.read(&vector.info)?;
-        if let Some(at) = first_non_finite(vector.format, &self.buffer) {
-            let what = format!("tensor {}: value {at} is NaN or infinite", vector.info.name);
+    fn vector(&mut self, Vector { source }: &Vector) -> Result<Vec<f32>, LoadError> {
+        self.read(source)?;
+        if let Some(at) = first_non_finite(source.format, &self.buffer) {
+            let what = format!("tensor {}: value {at} is NaN or infinite", source.name);
             return Err(LoadError::Invalid(what));
         }
-        let mut out = vec![0.0; self.buffer.len() / vector.format.block_bytes()];
-        dequantise(vector.format, &self.buffer, &mut out);
-        self.done(&vector.info);
+        let mut out = vec![0.0; self.buffer.len() / source.format.block_bytes()];
+        dequantise(source.format, &self.buffer, &mut out);
         Ok(out)
     }
 
-    fn rope_factors(&mut self, vector: &Vector) -> Result<Vec<f32>, LoadError> {
+    fn norm(&mut self, vector: &Vector) -> Result<Vec<f32>, LoadError> {
+        let mut weights = self.vector(vector)?;
+        weights.iter_mut().for_each(|w| *w += self.norm_offset);
+        Ok(weights)
+    }
+
+    fn optional_norm(&mut self, vector: Option<&Vector>) -> Result<Vec<f32>, LoadError> {
+        vector.map_or_else(|| Ok(Vec::new()), |vector| self.norm(vector))
+    }
+
+    fn rope_factors(
+        &mut self,
+        tensors: &Tensors,
+        config: &ModelConfig,
+        context_tokens: usize,
+    ) -> Result<Vec<f32>, LoadError> {
+        let is_long = match &config.ropes[0].scaling {
+            RopeScaling::Long(long) => long.is_long(context_tokens),
+            _ => false,
+        };
+        let vector = match &tensors.rope_factors {
+            None => return Ok(Vec::new()),
+            Some(RopeFactors::Always(factors)) => factors,
+            Some(RopeFactors::ByContext { long, .. }) if is_long => long,
+            Some(RopeFactors::ByContext { short, .. }) => short,
+        };
         let factors = self.vector(vector)?;
         match factors.iter().find(|&&factor| factor <= 0.0) {
             Some(factor) => Err(LoadError::Invalid(format!(
-                "rope_freqs.weight holds {factor}; factors are positive"
+                "{} holds {factor}; factors are positive",
+                vector.source.name
             ))),
             None => Ok(factors),
         }

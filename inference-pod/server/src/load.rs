@@ -101,8 +101,12 @@ fn load_cpu(
     }
     let file = ModelFile::open(path)?;
     // Cheap and likely to say no: before gigabytes of weights are read.
-    let tokenizer = Tokenizer::from_metadata(file.gguf().metadata())?;
-    let template = ChatTemplate::from_metadata(file.gguf().metadata());
+    let Some(gguf) = file.gguf() else {
+        let what = "a folder: its tokenizer is not read yet";
+        return Err(LoadError::UnsupportedModel(what.into()).into());
+    };
+    let tokenizer = Tokenizer::from_metadata(gguf.metadata())?;
+    let template = ChatTemplate::from_metadata(gguf.metadata());
     if let Err(error) = &template {
         tracing::warn!(%error, "this model takes no conversations, only /v1/completions");
     }

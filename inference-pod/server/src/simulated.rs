@@ -97,6 +97,7 @@ impl SimulatedExecutor {
             block_count,
             weight_bytes: 0,
             kv_bytes: (block_count * block_tokens) as u64 * KV_BYTES_PER_TOKEN,
+            pooling: None,
         };
         let store = vec![State::default(); block_tokens * block_count];
         let end_of_turn = language.stop_tokens().first().copied().unwrap_or_default();

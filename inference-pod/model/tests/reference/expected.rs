@@ -54,6 +54,19 @@ pub struct LlamaCppFigures {
     pub mean_kl: f64,
 }
 
+/// What the reference thinks of a text, position by position.
+#[derive(Deserialize)]
+pub struct Gemma3File {
+    pub model: ModelIdentity,
+    pub ids: Vec<u32>,
+    pub perplexity: f64,
+    /// The likeliest next token at each position.
+    pub best: Vec<u32>,
+    /// By how much its logit exceeds the second best.
+    pub gap: Vec<f32>,
+    pub llama_cpp: LlamaCppFigures,
+}
+
 /// Path of the expected file `name`.
 pub fn path_of(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

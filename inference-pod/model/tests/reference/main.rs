@@ -2,6 +2,7 @@
 
 mod distributions;
 mod expected;
+mod gemma3;
 mod running;
 
 use distributions::{Compact, log_softmax};

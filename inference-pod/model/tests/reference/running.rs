@@ -6,8 +6,11 @@ use std::path::PathBuf;
 use pagoda_model::{CpuExecutor, CpuOptions, Executor, KvBudget, Logits, StepRow};
 use sha2::{Digest, Sha256};
 
-/// The model that `e2e/fetch-model` puts into the cache.
-fn model_path() -> PathBuf {
+/// SmolLM2, as `e2e/fetch-model` puts it into the cache.
+const SMOLLM2: &str = "smollm2-135m-instruct-q4_1.gguf";
+
+/// The file of that name among the cached models.
+fn model_path(file: &str) -> PathBuf {
     let set = |name| {
         std::env::var_os(name)
             .filter(|value| !value.is_empty())
@@ -17,13 +20,19 @@ fn model_path() -> PathBuf {
         set("PAGODA_CACHE_DIR").or_else(|| set("HOME").map(|home| home.join(".cache/pagoda")));
     cache
         .expect("neither PAGODA_CACHE_DIR nor HOME is set")
-        .join("models/smollm2-135m-instruct-q4_1.gguf")
+        .join("models")
+        .join(file)
 }
 
-/// An executor of that model with room for one sequence of `context_tokens`, after checking that it is the very file
-/// whose SHA-256 the expected values name.
+/// An executor of SmolLM2; see [`executor_of`].
 pub fn executor(sha256: &str, context_tokens: usize) -> CpuExecutor {
-    let path = model_path();
+    executor_of(SMOLLM2, sha256, context_tokens)
+}
+
+/// An executor of a cached model with room for one sequence of `context_tokens`, after checking that it is the very file
+/// whose SHA-256 the expected values name.
+pub fn executor_of(file: &str, sha256: &str, context_tokens: usize) -> CpuExecutor {
+    let path = model_path(file);
     let bytes = std::fs::read(&path).unwrap_or_else(|error| {
         panic!(
             "cannot read {}: {error}; run e2e/fetch-model to fetch it",

@@ -68,13 +68,10 @@ fn float_models_match_the_plain_forward_pass() {
 
 #[test]
 fn quantised_models_match_the_plain_forward_pass_on_dequantised_weights() {
-    for format in [
-        Format::Q8_0,
-        Format::Q4_0,
-        Format::Q4_1,
-        Format::Q4K,
-        Format::Q6K,
-    ] {
+    for format in Format::ALL
+        .into_iter()
+        .filter(|format| format.is_quantised())
+    {
         for tied in [true, false] {
             let tiny = Tiny::new(
                 Shape {

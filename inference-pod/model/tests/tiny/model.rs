@@ -115,32 +115,39 @@ fn block(format: Format, spread: f32, random: &mut Random) -> Vec<u8> {
         Format::F32 => bytes.copy_from_slice(&float.to_le_bytes()),
         Format::F16 => bytes.copy_from_slice(&half(float)),
         Format::Bf16 => bytes.copy_from_slice(&bf16::from_f32(float).to_le_bytes()),
-        Format::Q8_0 => bytes[..2].copy_from_slice(&half(spread / 73.0)),
-        Format::Q4_0 => bytes[..2].copy_from_slice(&half(spread / 4.6)),
-        Format::Q4_1 => {
-            bytes[..2].copy_from_slice(&half(spread / 4.6));
-            bytes[2..4].copy_from_slice(&half(-7.5 * spread / 4.6));
+        quantised => {
+            for (at, scale) in scales(quantised.name(), spread) {
+                bytes[at..at + 2].copy_from_slice(&half(scale));
+            }
         }
-        Format::Q4K => {
-            bytes[..2].copy_from_slice(&half(spread / 4.6 / 32.0));
-            bytes[2..4].copy_from_slice(&half(7.5 * spread / 4.6 / 32.0));
-        }
-        Format::Q6K => bytes[208..].copy_from_slice(&half(spread / 73.0 / 18.0)),
     }
     bytes
 }
 
-pub fn tensor_type(format: Format) -> TensorType {
+/// Where a block's half-precision scales and minimums lie, and values that spread random quants about zero.
+fn scales(format: &str, spread: f32) -> Vec<(usize, f32)> {
+    let (nibble, five_bits) = (spread / 4.6, spread / 9.2);
     match format {
-        Format::F32 => TensorType::F32,
-        Format::F16 => TensorType::F16,
-        Format::Bf16 => TensorType::Bf16,
-        Format::Q8_0 => TensorType::Q8_0,
-        Format::Q4_0 => TensorType::Q4_0,
-        Format::Q4_1 => TensorType::Q4_1,
-        Format::Q4K => TensorType::Q4K,
-        Format::Q6K => TensorType::Q6K,
+        "Q8_0" => vec![(0, spread / 73.0)],
+        "Q4_0" => vec![(0, nibble)],
+        "Q4_1" => vec![(0, nibble), (2, -7.5 * nibble)],
+        "Q5_0" => vec![(0, five_bits)],
+        "Q5_1" => vec![(0, five_bits), (2, -15.5 * five_bits)],
+        "Q2_K" => vec![(80, spread / 1.1 / 7.5), (82, 1.5 * spread / 1.1 / 7.5)],
+        "Q3_K" => vec![(108, spread / 2.3 / 18.0)],
+        "Q4_K" => vec![(0, nibble / 32.0), (2, 7.5 * nibble / 32.0)],
+        "Q5_K" => vec![(0, five_bits / 32.0), (2, 15.5 * five_bits / 32.0)],
+        "Q6_K" => vec![(208, spread / 73.0 / 18.0)],
+        "IQ4_NL" => vec![(0, spread / 70.0)],
+        other => panic!("no scales for {other}"),
     }
+}
+
+pub fn tensor_type(format: Format) -> TensorType {
+    (0..40)
+        .map(TensorType::from_id)
+        .find(|kind| kind.to_string() == format.name())
+        .expect("files have every format that is computed")
 }
 
 impl Tiny {

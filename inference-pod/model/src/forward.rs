@@ -1,12 +1,13 @@
-//! The Llama forward pass over slabs of tokens.
+//! The forward pass over slabs of tokens, one for all architectures: what they differ in is in the configuration and in which
+//! vectors a layer has.
 
 use pagoda_kernels::{
-    Activation, AttentionScratch, AttentionShape, Cpu, Input, KvCache, NormOutput, Output,
-    PackedMatrix, QkvAdjust, QuantisedRows, RopeTable, Segment, ThreadPool, attend, gated, matmul,
-    quantise_rows, rms_norm, rope_and_store,
+    AttentionScratch, AttentionShape, Cpu, Input, KvCache, NormOutput, Output, PackedMatrix,
+    QkNorm, QkvAdjust, QuantisedRows, RopeTable, Segment, ThreadPool, attend, gated, matmul,
+    quantise_rows, rms_norm, rope_and_store, softcap_rows,
 };
 
-use crate::config::LlamaConfig;
+use crate::config::ModelConfig;
 use crate::weights::{Layer, Weights};
 
 /// Tokens computed together: enough to be bound by arithmetic, few enough to stay in a cache.
@@ -45,6 +46,8 @@ pub(crate) struct Buffers {
     qkv: Vec<f32>,
     /// `[tokens][heads * head_dim]`.
     attended: Vec<f32>,
+    /// `[tokens][embedding]`: what is normalised before it is added to the state.
+    output: Vec<f32>,
     attention: AttentionScratch,
     /// `[wanted rows][embedding]`: wanted tokens' states after the last layer.
     last: Vec<f32>,
@@ -60,32 +63,29 @@ impl Buffers {
 pub(crate) struct Forward<'a> {
     pub cpu: Cpu,
     pub pool: &'a ThreadPool,
-    pub config: &'a LlamaConfig,
+    pub config: &'a ModelConfig,
     pub weights: &'a Weights,
     pub cache: &'a mut KvCache,
-    pub rope: &'a mut RopeTable,
+    /// One table a rotary embedding of the configuration.
+    pub ropes: &'a mut [RopeTable],
     pub buffers: &'a mut Buffers,
 }
 
 impl Forward<'_> {
-    fn shape(&self) -> AttentionShape {
-        let LlamaConfig {
-            heads,
-            kv_heads,
-            head_dim,
-            ..
-        } = *self.config;
-        AttentionShape::new(heads, kv_heads, head_dim)
+    fn shape(&self, index: usize) -> AttentionShape {
+        self.config.attention(self.config.layers[index])
     }
 
     /// Runs the pieces through all layers, storing keys and values; states of wanted tokens are kept for [`Forward::head`].
     pub fn slab(&mut self, pieces: &[Piece<'_>]) {
         let segments: Vec<Segment<'_>> = pieces.iter().map(|piece| piece.segment).collect();
-        self.rope.fill(
-            segments
-                .iter()
-                .flat_map(|s| s.start()..s.start() + s.count()),
-        );
+        for rope in &mut *self.ropes {
+            rope.fill(
+                segments
+                    .iter()
+                    .flat_map(|s| s.start()..s.start() + s.count()),
+            );
+        }
         self.embed(pieces);
         let (weights, last) = (self.weights, self.weights.layers.len() - 1);
         for (index, layer) in weights.layers.iter().enumerate() {
@@ -104,7 +104,7 @@ impl Forward<'_> {
     }
 
     fn embed(&mut self, pieces: &[Piece<'_>]) {
-        let width = self.config.embedding;
+        let (width, scale) = (self.config.embedding, self.config.embedding_scale);
         let tokens: Vec<u32> = pieces
             .iter()
             .flat_map(|piece| piece.tokens)
@@ -115,33 +115,31 @@ impl Forward<'_> {
         self.pool
             .split_chunks(&mut self.buffers.state, width, 8, |row, out| {
                 table.row(tokens[row] as usize, out);
+                #[allow(clippy::float_cmp)] // 1 is the value that says "as it is".
+                if scale != 1.0 {
+                    out.iter_mut().for_each(|x| *x *= scale);
+                }
             });
     }
 
     /// Normalises, makes queries, keys and values, turns them and stores the latter two.
     fn project(&mut self, layer: &Layer, segments: &[Segment<'_>], index: usize) {
-        let shape = self.shape();
-        let matrices = [&layer.q, &layer.k, &layer.v];
-        self.normalise(&layer.attn_norm, &matrices);
+        let shape = self.shape(index);
+        let matrices: Vec<&PackedMatrix> = layer.qkv.iter().collect();
+        self.normalise(&layer.attention_norm, &matrices);
         let rows = self.rows();
         self.buffers.qkv.resize(rows * shape.row_width(), 0.0);
+        let source = input(&self.buffers.q8, &self.buffers.f32, rows, matrices[0].k());
         let out = Output::Store(&mut self.buffers.qkv);
-        matmul(
-            self.cpu,
-            self.pool,
-            &matrices,
-            input(&self.buffers.q8, &self.buffers.f32, rows, layer.q.k()),
-            out,
-        );
-        let qkv = &mut self.buffers.qkv;
+        matmul(self.cpu, self.pool, &matrices, source, out);
         rope_and_store(
             self.cpu,
             self.pool,
-            self.rope,
-            QkvAdjust::default(),
+            &self.ropes[self.config.layers[index].rope],
+            adjust(layer, self.config.norm_eps),
             shape,
             segments,
-            qkv,
+            &mut self.buffers.qkv,
             self.cache,
             index,
         );
@@ -149,7 +147,28 @@ impl Forward<'_> {
 
     /// Attention and the feed-forward part, both added to the state.
     fn finish_layer(&mut self, layer: &Layer, segments: &[Segment<'_>], index: usize) {
-        let (rows, shape) = (self.rows(), self.shape());
+        self.attend(segments, index);
+        let rows = self.rows();
+        let matrix = &layer.attention_output;
+        let Buffers { q8, attended, .. } = &mut *self.buffers;
+        if matrix.format().is_quantised() {
+            quantise_rows(self.cpu, self.pool, attended, matrix.k(), q8);
+        }
+        self.add_product(
+            matrix,
+            Operand::Attended,
+            &layer.attention_output_norm,
+            rows,
+        );
+
+        self.normalise(&layer.feed_forward_norm, &[&layer.gate, &layer.up]);
+        self.gate(layer, rows);
+        let norm = &layer.feed_forward_output_norm;
+        self.add_product(&layer.down, Operand::Hidden, norm, rows);
+    }
+
+    fn attend(&mut self, segments: &[Segment<'_>], index: usize) {
+        let (rows, shape) = (self.rows(), self.shape(index));
         let Buffers {
             qkv,
             attended,
@@ -160,10 +179,10 @@ impl Forward<'_> {
         attend(
             self.cpu, self.pool, shape, segments, qkv, self.cache, index, attention, attended,
         );
-        self.add_attention(&layer.attn_output, rows);
+    }
 
-        self.normalise(&layer.ffn_norm, &[&layer.gate, &layer.up]);
-        let width = layer.down.k();
+    /// The feed-forward part up to its last product, into the form that one takes.
+    fn gate(&mut self, layer: &Layer, rows: usize) {
         let Buffers {
             q8,
             f32,
@@ -177,72 +196,66 @@ impl Forward<'_> {
             Output::Quantise(hidden_q8)
         } else {
             hidden_q8.clear();
-            hidden_f32.resize(rows * width, 0.0);
+            hidden_f32.resize(rows * layer.down.k(), 0.0);
             Output::Store(hidden_f32)
         };
+        let activation = self.config.activation;
         gated(
             self.cpu,
             self.pool,
-            Activation::Silu,
+            activation,
             &layer.gate,
             &layer.up,
             source,
             out,
         );
-        let Buffers {
-            state,
-            hidden_q8,
-            hidden_f32,
-            ..
-        } = &mut *self.buffers;
-        let hidden = input(hidden_q8, hidden_f32, rows, width);
-        matmul(
-            self.cpu,
-            self.pool,
-            &[&layer.down],
-            hidden,
-            Output::Add(state),
-        );
     }
 
-    /// Adds the product of what attention yielded to the state.
-    fn add_attention(&mut self, matrix: &PackedMatrix, rows: usize) {
+    /// Adds the product of `operand` to the state, normalised where there are weights for that.
+    fn add_product(&mut self, matrix: &PackedMatrix, operand: Operand, norm: &[f32], rows: usize) {
         let Buffers {
             state,
             q8,
             attended,
+            hidden_q8,
+            hidden_f32,
+            output,
             ..
         } = &mut *self.buffers;
-        if matrix.format().is_quantised() {
-            quantise_rows(self.cpu, self.pool, attended, matrix.k(), q8);
+        let source = match operand {
+            Operand::Attended => input(q8, attended, rows, matrix.k()),
+            Operand::Hidden => input(hidden_q8, hidden_f32, rows, matrix.k()),
+        };
+        if norm.is_empty() {
+            matmul(self.cpu, self.pool, &[matrix], source, Output::Add(state));
+            return;
         }
+        output.resize(state.len(), 0.0);
         matmul(
             self.cpu,
             self.pool,
             &[matrix],
-            input(q8, attended, rows, matrix.k()),
-            Output::Add(state),
+            source,
+            Output::Store(output),
         );
+        let added = NormOutput {
+            add: Some(state),
+            ..NormOutput::default()
+        };
+        let eps = self.config.norm_eps;
+        rms_norm(self.cpu, self.pool, output, norm, eps, added);
     }
 
     /// Normalises the state into the forms that `consumers` take.
     fn normalise(&mut self, weight: &[f32], consumers: &[&PackedMatrix]) {
         let Buffers { state, q8, f32, .. } = &mut *self.buffers;
-        normalise(
-            self.cpu,
-            self.pool,
-            state,
-            weight,
-            self.config.norm_eps,
-            consumers,
-            q8,
-            f32,
-        );
+        let eps = self.config.norm_eps;
+        normalise(self.cpu, self.pool, state, weight, eps, consumers, q8, f32);
     }
 
     /// Reduces queries and state to the wanted tokens; returns these as segments.
     fn keep_wanted<'s>(&mut self, pieces: &[Piece<'s>]) -> Vec<Segment<'s>> {
-        let (width, qkv_width) = (self.config.embedding, self.shape().row_width());
+        let (width, qkv_width) = (self.config.embedding, self.shape(0).row_width());
         let (mut wanted, mut end, mut kept) = (Vec::new(), 0, 0);
         for piece in pieces {
             let count = piece.segment.count();
@@ -268,25 +281,50 @@ impl Forward<'_> {
     /// Logits of all states kept since [`Buffers::start_step`], in order.
     pub fn head(&mut self, logits: &mut [f32]) {
         let head = self.weights.head();
+        let norm = &self.weights.output_norm;
         let Buffers { last, q8, f32, .. } = &mut *self.buffers;
         let rows = last.len() / self.config.embedding;
-        normalise(
-            self.cpu,
-            self.pool,
-            last,
-            &self.weights.output_norm,
-            self.config.norm_eps,
-            &[head],
-            q8,
-            f32,
-        );
-        matmul(
-            self.cpu,
-            self.pool,
-            &[head],
-            input(q8, f32, rows, head.k()),
-            Output::Store(logits),
-        );
+        let eps = self.config.norm_eps;
+        normalise(self.cpu, self.pool, last, norm, eps, &[head], q8, f32);
+        let source = input(q8, f32, rows, head.k());
+        matmul(self.cpu, self.pool, &[head], source, Output::Store(logits));
+        if let Some(cap) = self.config.logit_softcap {
+            let vocabulary = self.config.vocab_size;
+            self.pool.split_chunks(logits, vocabulary, 1, |_, row| {
+                softcap_rows(self.cpu, cap, row);
+            });
+        }
+    }
+
+    /// Normalised states kept since [`Buffers::start_step`]: `embedding` values a wanted token, in order.
+    pub fn states(&mut self) -> &[f32] {
+        let Buffers { last, f32, .. } = &mut *self.buffers;
+        f32.resize(last.len(), 0.0);
+        let out = NormOutput {
+            f32: Some(f32),
+            ..NormOutput::default()
+        };
+        let (norm, eps) = (&self.weights.output_norm, self.config.norm_eps);
+        rms_norm(self.cpu, self.pool, last, norm, eps, out);
+        f32
+    }
+}
+
+/// What a product takes that is added to the state.
+#[derive(Clone, Copy)]
+enum Operand {
+    Attended,
+    Hidden,
+}
+
+fn adjust(layer: &Layer, eps: f32) -> QkvAdjust<'_> {
+    QkvAdjust {
+        bias: (!layer.qkv_bias.is_empty()).then_some(&layer.qkv_bias),
+        norm: (!layer.query_norm.is_empty()).then_some(QkNorm {
+            query: &layer.query_norm,
+            key: &layer.key_norm,
+            eps,
+        }),
     }
 }
 
