@@ -57,10 +57,7 @@ pub(super) unsafe fn blocks_panel<S: Simd, B: Blocks, const R: usize>(
             prefetch::<S>(w, bytes);
             let scales = B::scales::<S>(panel, b, w);
             let a = rows.coarse.add(b);
-            let dots = B::dots::<S, R>(w, a, stride);
-            for r in 0..R {
-                coarse[r] = accumulate::<S, B>(coarse[r], dots[r], &scales, a.add(r * stride));
-            }
+            // Before the coarse dots: after them the compiler moves these behind this loop and, with their operands, to the stack.
             let mut flags = u32::from(*rows.flags.add(b)) >> rows.shift & ((1 << R) - 1);
             while flags != 0 {
                 let r = flags.trailing_zeros() as usize;
@@ -68,6 +65,10 @@ pub(super) unsafe fn blocks_panel<S: Simd, B: Blocks, const R: usize>(
                 let dots = B::dots::<S, 1>(w, a, stride);
                 fine[r] = accumulate::<S, B>(fine[r], dots[0], &scales, a);
                 flags &= flags - 1;
+            }
+            let dots = B::dots::<S, R>(w, a, stride);
+            for r in 0..R {
+                coarse[r] = accumulate::<S, B>(coarse[r], dots[r], &scales, a.add(r * stride));
             }
         }
         for r in 0..R {

@@ -213,7 +213,7 @@ impl Simd for Portable {
         indices.map(|i| table[usize::from(i & 15)])
     }
 
-    #[inline(always)]
+    #[inline(never)] // Needs no instruction set: one body serves all callers.
     unsafe fn dots<Q: Quants, const FROM: usize, const TO: usize, const R: usize>(
         w: *const u8,
         a: *const Q8Block,
