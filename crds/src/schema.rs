@@ -78,6 +78,8 @@ pub fn crd() -> CustomResourceDefinition {
             let mut value = serde_json::to_value(&*schema).expect("a schema is JSON");
             finish(&mut value);
             mark_unseen(&mut value);
+            // Defaults are kept as they are written: in the same order whatever this build's maps do.
+            value.sort_all_objects();
             *schema = serde_json::from_value(value).expect("still a schema");
         }
     }

@@ -1,8 +1,12 @@
 //! Between text and tokens for one model: its tokenizer, its chat template, and the tokens that end an answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use pagoda_text::{ChatRequest, ChatTemplate, Message, SpecialTokens, TemplateError, Tokenizer};
+use pagoda_text::structured::{Constraint, Form, GrammarCompiler, GrammarError};
+use pagoda_text::tools::{ToolFormat, instruct};
+use pagoda_text::{
+    ChatRequest, ChatTemplate, Json, Message, SpecialTokens, TemplateError, Tokenizer,
+};
 
 /// The template of the simulated executor's byte vocabulary, which has no control tokens for turns.
 const PLAIN_TEMPLATE: &str = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
@@ -13,6 +17,8 @@ pub struct Language {
     tokenizer: Tokenizer,
     template: Result<ChatTemplate, TemplateError>,
     stop_tokens: Arc<[u32]>,
+    /// Made when the first request asks for a form: it costs memory that most pods never need.
+    grammars: OnceLock<Result<GrammarCompiler, GrammarError>>,
 }
 
 /// A conversation that cannot become tokens.
@@ -26,6 +32,21 @@ pub enum LanguageError {
     Template(TemplateError),
 }
 
+/// A conversation with all that its template may want.
+#[derive(Clone, Debug, Default)]
+pub struct Conversation {
+    /// What was said.
+    pub messages: Vec<Message>,
+    /// Tools in OpenAI's shape, a list.
+    pub tools: Option<Json>,
+    /// Further variables of the template.
+    pub variables: Option<Json>,
+    /// Leave out the opening of the assistant's turn.
+    pub without_generation_prompt: bool,
+    /// Seconds since 1970 UTC.
+    pub now_unix_seconds: i64,
+}
+
 impl Language {
     /// The language of a loaded model.
     pub fn new(tokenizer: Tokenizer, template: Result<ChatTemplate, TemplateError>) -> Self {
@@ -34,6 +55,7 @@ impl Language {
             tokenizer,
             template,
             stop_tokens,
+            grammars: OnceLock::new(),
         }
     }
 
@@ -63,14 +85,55 @@ impl Language {
         messages: &[Message],
         now_unix_seconds: i64,
     ) -> Result<Vec<u32>, LanguageError> {
-        let template = self
-            .template
-            .as_ref()
-            .map_err(|error| LanguageError::NoTemplate(error.clone()))?;
-        let request = ChatRequest::new(messages, now_unix_seconds);
+        self.encode_request(&ChatRequest::new(messages, now_unix_seconds))
+    }
+
+    /// Tokens of a conversation with tools. Where the template knows of none, the model is told in words.
+    pub fn encode_conversation(
+        &self,
+        conversation: &Conversation,
+    ) -> Result<Vec<u32>, LanguageError> {
+        let told = match &conversation.tools {
+            Some(tools) if !self.template()?.takes_tools() => {
+                Some(instruct(&conversation.messages, tools))
+            }
+            _ => None,
+        };
+        let messages = told.as_deref().unwrap_or(&conversation.messages);
+        self.encode_request(&ChatRequest {
+            tools: conversation.tools.as_ref().filter(|_| told.is_none()),
+            variables: conversation.variables.as_ref(),
+            add_generation_prompt: !conversation.without_generation_prompt,
+            ..ChatRequest::new(messages, conversation.now_unix_seconds)
+        })
+    }
+
+    fn encode_request(&self, request: &ChatRequest<'_>) -> Result<Vec<u32>, LanguageError> {
         self.tokenizer
-            .encode_chat(template, &request)
+            .encode_chat(self.template()?, request)
             .map_err(LanguageError::Template)
+    }
+
+    fn template(&self) -> Result<&ChatTemplate, LanguageError> {
+        self.template
+            .as_ref()
+            .map_err(|error| LanguageError::NoTemplate(error.clone()))
+    }
+
+    /// How this model writes calls of tools.
+    pub fn tool_format(&self) -> ToolFormat {
+        self.template
+            .as_ref()
+            .map_or(ToolFormat::Hermes, ToolFormat::of)
+    }
+
+    /// The constraint of a form. Takes tenths of a second the first time, and much stack: see [`crate::structured`].
+    pub fn compile(&self, form: &Form) -> Result<Constraint, GrammarError> {
+        self.grammars
+            .get_or_init(|| GrammarCompiler::new(&self.tokenizer))
+            .as_ref()
+            .map_err(Clone::clone)?
+            .compile(form)
     }
 }
 
@@ -98,5 +161,30 @@ mod tests {
             Err(LanguageError::NoTemplate(_))
         ));
         assert_eq!(language.encode_text("hi"), [104, 105]);
+    }
+
+    #[test]
+    fn tools_go_to_a_template_that_takes_them_and_into_words_for_one_that_does_not() {
+        let tools: Json =
+            serde_json::from_str(r#"[{"type":"function","function":{"name":"f"}}]"#).expect("JSON");
+        let conversation = Conversation {
+            messages: vec![Message::new("user", "hi")],
+            tools: Some(tools),
+            ..Conversation::default()
+        };
+        let text = |template: &str| {
+            let language = Language::new(Tokenizer::bytes(), ChatTemplate::parse(template));
+            let tokens = language.encode_conversation(&conversation).unwrap();
+            language.tokenizer().decode(&tokens).unwrap()
+        };
+        assert_eq!(
+            text("{{ tools[0].function.name }}/{{ messages | length }}"),
+            "f/1"
+        );
+        let told = text("{{ messages[0].content }}/{{ messages | length }}");
+        assert!(
+            told.contains(r#"{"type":"function","function":{"name":"f"}}"#) && told.ends_with("/2"),
+            "{told}"
+        );
     }
 }

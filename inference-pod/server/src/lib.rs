@@ -21,6 +21,7 @@ pub mod metrics;
 mod progress;
 mod serve;
 pub mod simulated;
+pub mod structured;
 mod terminal;
 pub mod threads;
 

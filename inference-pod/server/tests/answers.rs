@@ -13,6 +13,14 @@ fn pod() -> Pod {
     Pod::simulated(fast(), &small())
 }
 
+/// What a client that nobody was before is billed.
+fn usage(prompt: usize, completion: usize) -> Value {
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    })
+}
+
 /// Keys of an object, sorted.
 fn keys(value: &Value) -> Vec<&str> {
     let mut keys: Vec<&str> = value
@@ -87,10 +95,7 @@ async fn usage_counts_prompt_and_answer_exactly() {
         .chat(json!({"messages": user("hi"), "max_tokens": 7, "ignore_eos": true}))
         .await
         .ok();
-    assert_eq!(
-        answer["usage"],
-        json!({"prompt_tokens": 20, "completion_tokens": 7, "total_tokens": 27})
-    );
+    assert_eq!(answer["usage"], usage(20, 7));
     assert_eq!(content(&answer).len(), 7);
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }
@@ -138,10 +143,7 @@ async fn the_context_ends_an_answer_with_reason_length() {
         .complete(json!({"prompt": prompt, "max_tokens": 400, "ignore_eos": true}))
         .await
         .ok();
-    assert_eq!(
-        answer["usage"],
-        json!({"prompt_tokens": 500, "completion_tokens": 12, "total_tokens": 512})
-    );
+    assert_eq!(answer["usage"], usage(500, 12));
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }
 
@@ -206,10 +208,7 @@ async fn usage_ends_a_stream_only_when_asked_for() {
     }
     let (last, others) = chunks.split_last().unwrap();
     assert_eq!(last["choices"], json!([]));
-    assert_eq!(
-        last["usage"],
-        json!({"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25})
-    );
+    assert_eq!(last["usage"], usage(20, 5));
     assert!(
         others
             .iter()
@@ -285,10 +284,7 @@ async fn several_prompts_and_choices_are_indexed_in_order() {
         two["choices"][0]["text"].as_str().unwrap(),
     );
     assert_eq!(texts, [one, one, two, two]);
-    assert_eq!(
-        both["usage"],
-        json!({"prompt_tokens": 6, "completion_tokens": 80, "total_tokens": 86})
-    );
+    assert_eq!(both["usage"], usage(6, 80));
     let chunks = pod
         .stream(
             COMPLETIONS,

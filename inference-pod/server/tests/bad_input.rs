@@ -113,6 +113,10 @@ async fn conversations_that_cannot_be_rendered_are_400() {
         ),
         (
             json!([{"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}]),
+            "messages[0].tool_calls",
+        ),
+        (
+            json!([{"role": "assistant", "content": "x", "function_call": {"name": "f"}}]),
             "messages[0]",
         ),
     ];
@@ -153,16 +157,20 @@ async fn empty_prompts_and_tokens_out_of_range_are_400() {
 #[tokio::test]
 async fn what_would_change_the_answer_and_is_not_honoured_is_400() {
     let pod = pod();
-    let cases: [(&str, Value); 6] = [
-        (
-            "tools",
-            json!([{"type": "function", "function": {"name": "f"}}]),
-        ),
-        ("response_format", json!({"type": "json_object"})),
-        ("logprobs", json!(true)),
+    let cases: [(&str, Value); 13] = [
+        ("functions", json!([{"name": "f"}])),
+        ("function_call", json!({"name": "f"})),
+        ("audio", json!({"voice": "x"})),
+        ("tool_choice", json!("required")),
+        ("logprobs", json!("yes")),
+        ("top_logprobs", json!(3)),
+        ("logit_bias", json!({"999999": 1})),
+        ("logit_bias", json!({"-1": 1})),
+        ("stop_token_ids", json!([999_999])),
         ("repetition_penalty", json!(1.2)),
         ("temperature", json!(-1)),
         ("n", json!(0)),
+        ("n", json!(4_000_000_000_u64)),
     ];
     for (name, value) in cases {
         let mut body = json!({"messages": user("x")});
@@ -177,6 +185,19 @@ async fn what_would_change_the_answer_and_is_not_honoured_is_400() {
     let many = json!({"prompt": vec!["x"; 20], "n": 2});
     assert_eq!(pod.complete(many).await.error().0, 400);
     still_works(&pod).await;
+}
+
+#[tokio::test]
+async fn absurd_lengths_are_cut_to_what_fits() {
+    let pod = pod();
+    for most in [json!(u64::MAX), json!(1_000_000)] {
+        let body = json!({"prompt": "x", "max_tokens": most, "ignore_eos": true});
+        assert_eq!(pod.complete(body).await.ok()["usage"]["total_tokens"], 512);
+    }
+    let echo =
+        json!({"prompt": vec!["x".repeat(400); 32], "echo": true, "logprobs": 20, "max_tokens": 0});
+    let (status, error) = pod.complete(echo).await.error();
+    assert_eq!((status, error["param"].as_str()), (400, Some("logprobs")));
 }
 
 #[tokio::test]

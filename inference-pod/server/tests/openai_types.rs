@@ -51,6 +51,20 @@ async fn whole_answers_streams_and_models_are_what_other_clients_expect() {
     for chunk in pod.stream("/v1/completions", completion).await {
         check::<CreateCompletionResponse>(&chunk);
     }
+    let scored =
+        json!({"messages": user("hello"), "max_tokens": 8, "logprobs": true, "top_logprobs": 2});
+    check::<CreateChatCompletionResponse>(&pod.chat(scored.clone()).await.ok());
+    for chunk in pod.stream("/v1/chat/completions", scored).await {
+        check::<CreateChatCompletionStreamResponse>(&chunk);
+    }
+    let scored = json!({"prompt": "once", "max_tokens": 8, "logprobs": 2, "echo": true});
+    check::<CreateCompletionResponse>(&pod.complete(scored).await.ok());
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false}}});
+    let called = json!({"messages": user("hello"), "tools": [tool], "tool_choice": "required", "parallel_tool_calls": false});
+    check::<CreateChatCompletionResponse>(&pod.chat(called.clone()).await.ok());
+    for chunk in pod.stream("/v1/chat/completions", called).await {
+        check::<CreateChatCompletionStreamResponse>(&chunk);
+    }
     let mut with_usage = chat;
     with_usage["stream_options"] = json!({"include_usage": true});
     for chunk in pod.stream("/v1/chat/completions", with_usage).await {

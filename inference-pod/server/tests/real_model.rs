@@ -135,3 +135,99 @@ async fn stop_strings_across_several_tokens_are_found() {
     );
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
 }
+
+#[tokio::test]
+async fn the_best_of_several_is_the_most_probable_and_all_are_counted() {
+    let pod = Pod::ready(&model(), &size(), 2);
+    let body = json!({"prompt": "once", "max_tokens": 8, "temperature": 1.5, "seed": 4, "ignore_eos": true});
+    let mut all = body.clone();
+    all["n"] = json!(4);
+    all["logprobs"] = json!(0);
+    let all = pod.complete(all).await.ok();
+    let mean = |choice: &Value| {
+        let values = choice["logprobs"]["token_logprobs"]
+            .as_array()
+            .unwrap()
+            .clone();
+        values
+            .iter()
+            .map(|value| value.as_f64().unwrap())
+            .sum::<f64>()
+            / values.len() as f64
+    };
+    let mut choices = all["choices"].as_array().unwrap().clone();
+    choices.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+    let mut best = body;
+    best["best_of"] = json!(4);
+    best["n"] = json!(2);
+    let best = pod.complete(best).await.ok();
+    assert_eq!(best["choices"].as_array().unwrap().len(), 2);
+    for (kept, expected) in best["choices"].as_array().unwrap().iter().zip(&choices) {
+        assert_eq!(kept["text"], expected["text"]);
+        assert!(kept["logprobs"].is_null(), "nobody asked for them");
+    }
+    assert_eq!(best["usage"]["completion_tokens"], 32);
+}
+
+#[tokio::test]
+async fn a_seed_holds_beside_requests_without_one() {
+    let pod = Pod::ready(&model(), &size(), 2);
+    let seeded = json!({"messages": user("surprise me"), "max_tokens": 30, "temperature": 1.8, "seed": 11, "n": 2});
+    let alone = pod.chat(seeded.clone()).await.ok()["choices"].clone();
+    assert_ne!(
+        alone[0]["message"], alone[1]["message"],
+        "choices of one seed differ"
+    );
+    let unseeded =
+        || pod.chat(json!({"messages": user("surprise me"), "max_tokens": 30, "temperature": 1.8}));
+    let (_, together, _) = tokio::join!(unseeded(), pod.chat(seeded), unseeded());
+    assert_eq!(together.ok()["choices"], alone);
+}
+
+#[tokio::test]
+async fn penalties_bias_and_forms_of_one_request_do_not_touch_its_neighbours() {
+    let pod = Pod::ready(&model(), &size(), 2);
+    let plain = json!({"messages": user("Say yes ten times."), "max_tokens": 24, "temperature": 0});
+    let alone = pod.chat(plain.clone()).await.ok()["choices"].clone();
+    let mut penalised = plain.clone();
+    penalised["frequency_penalty"] = json!(2);
+    penalised["logit_bias"] = json!({"30": 100});
+    let mut formed = plain.clone();
+    formed["response_format"] = json!({"type": "json_object"});
+    let (beside, other, object, also) = tokio::join!(
+        pod.chat(plain.clone()),
+        pod.chat(penalised),
+        pod.chat(formed),
+        pod.chat(plain)
+    );
+    assert_eq!(
+        (&beside.ok()["choices"], &also.ok()["choices"]),
+        (&alone, &alone)
+    );
+    assert_ne!(other.ok()["choices"], alone);
+    assert!(content(&object.ok()).starts_with('{'));
+}
+
+#[tokio::test]
+async fn a_call_that_must_be_is_one_of_the_tools_with_arguments_that_fit() {
+    let pod = Pod::ready(&model(), &size(), 2);
+    let parameters = json!({
+        "type": "object", "required": ["city", "days"], "additionalProperties": false,
+        "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    });
+    let tool = json!({"type": "function", "function": {"name": "forecast", "description": "Weather to come", "parameters": parameters}});
+    let body = json!({"messages": user("How will the weather in Rome be for the next three days?"), "tools": [tool], "tool_choice": "required", "parallel_tool_calls": false, "temperature": 0, "max_tokens": 96});
+    let answer = pod.chat(body).await.ok();
+    let choice = &answer["choices"][0];
+    let call = &choice["message"]["tool_calls"][0]["function"];
+    assert_eq!(
+        (&call["name"], &choice["finish_reason"]),
+        (&json!("forecast"), &json!("tool_calls")),
+        "{answer}"
+    );
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert!(
+        arguments["city"].is_string() && (1..=9).contains(&arguments["days"].as_i64().unwrap()),
+        "{arguments}"
+    );
+}

@@ -4,6 +4,8 @@
 //! - [`ChatTemplate`]: a conversation rendered by the model's own template, within a budget.
 //! - [`StreamDecoder`]: token ids to text as they arrive, never cutting a character.
 //! - [`StopMatcher`]: stop strings in that text, wherever its pieces are cut.
+//! - [`structured`]: answers that keep to JSON, a schema, or a call of tools.
+//! - [`tools`]: how models write calls of tools, forced and free, and reading them as they come.
 //!
 //! **Control tokens and clients.** The text of a control token (`<|im_end|>`) in a template means
 //! the token; the same text in a message is only text, or a client could end its own turn and speak
@@ -24,8 +26,10 @@ mod special;
 mod spm;
 mod stop;
 mod stream;
+pub mod structured;
 mod template;
 mod tokenizer;
+pub mod tools;
 mod vocab;
 
 pub use chat::{ChatRequest, Content, Json, Message};

@@ -105,6 +105,12 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// Whether it looks at the tools it is given.
+    pub fn takes_tools(&self) -> bool {
+        let template = self.environment.get_template(NAME);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains("tools"))
+    }
+
     /// The prompt's text. `bos` and `eos` are the texts of those tokens, empty where there is none.
     pub fn render(
         &self,

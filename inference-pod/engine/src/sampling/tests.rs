@@ -248,3 +248,84 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn log_probabilities_are_of_the_logits_as_they_came() {
+    let logits = [1.0, 3.0, 2.0, f32::NAN, f32::NEG_INFINITY];
+    let total: f64 = [1f64, 3.0, 2.0].iter().map(|logit| logit.exp()).sum();
+    for (temperature, bias) in [(0.0, 0.0), (0.5, 0.0), (2.0, -50.0)] {
+        let mut sampler = Sampler::new(SamplingParams {
+            temperature,
+            logit_bias: [(1, bias)].into(),
+            logprobs: Some(4),
+            ..SamplingParams::default()
+        });
+        let sampled = sampler.sample(&mut logits.to_vec(), None).unwrap();
+        let found = sampled.logprobs.unwrap();
+        let expected = f64::from(logits[sampled.token as usize]) - total.ln();
+        assert!((f64::from(found.logprob) - expected).abs() < 1e-6);
+        let order: Vec<u32> = found.top.iter().map(|(token, _)| *token).collect();
+        assert_eq!(order, [1, 2, 0, 4]);
+        assert_eq!(found.top[3].1, -9999.0);
+    }
+}
+
+#[test]
+fn nobody_pays_for_log_probabilities_that_nobody_wants() {
+    let mut sampler = Sampler::new(greedy());
+    assert_eq!(
+        sampler.sample(&mut [1.0, 2.0], None).unwrap().logprobs,
+        None
+    );
+}
+
+#[test]
+fn tokens_out_of_range_and_infinite_logits_have_a_log_probability_that_json_can_say() {
+    assert_eq!(logprobs_of(&[0.0, 0.0], 7, 0).logprob, -9999.0);
+    for logits in [
+        [f32::INFINITY, 0.0],
+        [f32::NAN, f32::NAN],
+        [f32::NEG_INFINITY; 2],
+    ] {
+        let found = logprobs_of(&logits, 0, 2);
+        assert!(found.logprob.is_finite(), "{logits:?}");
+        assert!(
+            found.top.iter().all(|(_, value)| value.is_finite()),
+            "{logits:?}"
+        );
+    }
+}
+
+#[test]
+fn a_mask_leaves_only_what_it_allows() {
+    // Tokens 3 and 35 of 40; there is no word for tokens from 64 on.
+    let words = [1 << 3, 1 << 3];
+    let mut sampler = Sampler::new(SamplingParams {
+        temperature: 2.0,
+        seed: 5,
+        ..SamplingParams::default()
+    });
+    for _ in 0..100 {
+        let drawn = sampler.sample(&mut [0.0; 70], Some(AllowedTokens(&words)));
+        assert!([3, 35].contains(&drawn.unwrap().token));
+    }
+    let nothing = sampler.sample(&mut [0.0; 70], Some(AllowedTokens(&[])));
+    assert_eq!(nothing, Err(SampleError::NoFiniteLogit { vocabulary: 70 }));
+}
+
+proptest! {
+    #[test]
+    fn the_most_probable_tokens_are_the_first_of_all_sorted(
+        logits in prop::collection::vec(-20f32..20.0, 1..60), top in 0usize..70, token in 0u32..60,
+    ) {
+        let found = logprobs_of(&logits, token, top);
+        let mut all: Vec<u32> = (0..logits.len() as u32).collect();
+        all.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
+        all.truncate(top);
+        let tokens: Vec<u32> = found.top.iter().map(|(token, _)| *token).collect();
+        prop_assert_eq!(tokens, all);
+        let whole = logprobs_of(&logits, token, logits.len());
+        let mass: f64 = whole.top.iter().map(|(_, value)| f64::from(*value).exp()).sum();
+        prop_assert!((mass - 1.0).abs() < 1e-4, "{}", mass);
+    }
+}

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pagoda_engine_core::{NewSequence, Sampler, TokenLogprobs, logprobs_of};
+use pagoda_engine_core::{AllowedTokens, NewSequence, Sampler, TokenLogprobs, logprobs_of};
+use pagoda_text::structured::Constraint;
 use pagoda_text::{StopMatcher, StreamDecoder};
 
 use super::request::{Failure, NewChoice, Piece};
@@ -14,7 +15,8 @@ use crate::language::Language;
 pub(super) struct Progressed {
     /// What can be shown.
     pub(super) piece: Piece,
-    /// The answer ends here: a stop string appeared, and neither it nor what follows is in the piece.
+    /// The answer ends here: its form is complete, or a stop string appeared, and neither it nor what follows is in the
+    /// piece.
     pub(super) stopped: bool,
 }
 
@@ -22,6 +24,7 @@ pub(super) struct Answer {
     sampler: Sampler,
     decoder: StreamDecoder,
     stop: StopMatcher,
+    constraint: Option<Constraint>,
     shown_tokens: Arc<[u32]>,
     tokens: usize,
     prompt: PromptLogprobs,
@@ -51,6 +54,7 @@ impl Answer {
             sampler: Sampler::new(choice.sampling),
             decoder: StreamDecoder::new(),
             stop: StopMatcher::new(&choice.stop),
+            constraint: choice.constraint,
             shown_tokens: choice.shown_tokens,
             tokens: 0,
             prompt: PromptLogprobs {
@@ -78,7 +82,15 @@ impl Answer {
 
     /// Draws the next token. Give it to [`Self::push`] unless it ends the answer.
     pub(super) fn sample(&mut self, logits: &mut [f32]) -> Result<u32, Failure> {
-        let sampled = self.sampler.sample(logits, None)?;
+        let mask = match &mut self.constraint {
+            Some(constraint) => Some(constraint.allowed()?),
+            None => None,
+        };
+        let allowed = mask.as_ref().map(|mask| AllowedTokens(mask.words()));
+        let sampled = self.sampler.sample(logits, allowed)?;
+        if let Some(constraint) = &mut self.constraint {
+            constraint.consume(sampled.token)?;
+        }
         self.drawn = sampled.logprobs;
         Ok(sampled.token)
     }
@@ -109,13 +121,19 @@ impl Answer {
         }
         let text = self.decode(token, language);
         let out = self.stop.push(&text);
-        let stopped = out.stop.is_some();
         let piece = self.piece(out.text);
-        if stopped {
+        if out.stop.is_some() {
             // What is left belongs to the stop string.
             self.unsent.clear();
         }
-        Progressed { piece, stopped }
+        let is_complete = self
+            .constraint
+            .as_ref()
+            .is_some_and(Constraint::is_complete);
+        Progressed {
+            piece,
+            stopped: out.stop.is_some() || is_complete,
+        }
     }
 
     fn decode(&mut self, token: u32, language: &Language) -> String {

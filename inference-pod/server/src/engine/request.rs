@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pagoda_engine_core::{CacheScope, Class, FinishReason, Refusal, SamplingParams, TokenLogprobs};
+use pagoda_text::structured::Constraint;
 use tokio::sync::mpsc;
 
 /// One sequence to generate: one of the `n` choices of a request.
@@ -25,6 +26,8 @@ pub struct NewChoice {
     pub prompt_only: bool,
     /// Control tokens whose text is part of the answer, such as those around tool calls.
     pub shown_tokens: Arc<[u32]>,
+    /// What the answer must look like.
+    pub constraint: Option<Constraint>,
     /// How urgent it is.
     pub class: Class,
     /// Whose stored keys and values it may read.
@@ -91,6 +94,9 @@ pub enum Failure {
     /// The model's output could not be sampled.
     #[error("{0}")]
     Sampling(#[from] pagoda_engine_core::SampleError),
+    /// The answer cannot be kept to its form.
+    #[error(transparent)]
+    Form(#[from] pagoda_text::structured::ConstraintError),
     /// The process ends.
     #[error("the server is shutting down before this answer is complete")]
     ShuttingDown,

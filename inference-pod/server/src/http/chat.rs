@@ -5,43 +5,22 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use pagoda_text::{Content, Message};
-use serde::Deserialize;
-use serde_json::Value;
+use pagoda_text::structured::{CheckedSchema, Constraint, Form};
+use serde_json::{Map, Value};
 
 use super::body;
 use super::errors::ApiError;
 use super::fields::Fields;
+use super::format::{AnswerFormat, SCHEMA_PARAM};
 use super::generate::{self, Prompt, Request};
-use super::params::Params;
+use super::messages::messages;
+use super::params::{Params, top_logprobs};
+use super::reader::Reading;
 use super::shape::Endpoint;
+use super::tools::{self, ToolChoice, ToolUse};
 use crate::app::App;
-
-/// Messages of a conversation at most.
-const MAX_MESSAGES: usize = 4096;
-
-/// A message as clients send it.
-#[derive(Deserialize)]
-struct Given {
-    role: String,
-    content: Option<GivenContent>,
-    name: Option<String>,
-    tool_calls: Option<Value>,
-    function_call: Option<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum GivenContent {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Deserialize)]
-struct Part {
-    r#type: String,
-    text: Option<String>,
-}
+use crate::language::{Conversation, Language};
+use crate::structured;
 
 /// Answers a conversation.
 pub async fn chat_completions(
@@ -51,85 +30,116 @@ pub async fn chat_completions(
     let open = generate::open(&app)?;
     let body = body::read(body, app.body_bytes).await?;
     let mut fields = Fields::parse(&body)?;
-    let params = Params::take(&mut fields, rand::random())?;
-    let messages = messages(fields.require("messages")?)?;
+    let mut params = Params::take(&mut fields, rand::random())?;
+    params.sampling.logprobs = logprobs(&mut fields)?;
+    let tools = tools::take(&mut fields)?;
+    let conversation = Conversation {
+        tools: tools.as_ref().map(|tools| tools.given.clone()),
+        ..conversation(&mut fields)?
+    };
     fields.refuse_rest()?;
     let language = Arc::clone(&generate::served(&app, &params.model)?.language);
-    let now = i64::try_from(generate::unix_seconds()).unwrap_or(i64::MAX);
-    // Templates and long texts take a while: not on a thread that serves others.
-    let encoded = tokio::task::spawn_blocking(move || language.encode_chat(&messages, now)).await;
-    let tokens =
-        encoded.map_err(|error| ApiError::internal(format!("tokenising failed: {error}")))??;
-    let prompts = vec![Prompt {
-        tokens,
-        echo: String::new(),
-    }];
+    let constraint = constraint(&language, tools.as_ref(), &params.format).await?;
+    let reading = Reading::new(tools.as_ref(), language.tool_format());
     let request = Request {
         endpoint: Endpoint::Chat,
-        params,
-        prompts,
+        logprobs: params.sampling.logprobs.is_some(),
+        params: with_scores(params),
+        prompts: vec![Prompt {
+            tokens: encode(language, conversation).await?,
+            echo: String::new(),
+        }],
         default_max_tokens: None,
+        prompt_logprobs: None,
+        constraint,
+        reading,
     };
     generate::answer(&app, request, open).await
 }
 
-fn messages(given: Vec<Given>) -> Result<Vec<Message>, ApiError> {
-    if given.is_empty() {
-        return Err(ApiError::bad_param(
-            "messages",
-            "'messages' is empty: there is nothing to answer",
-        ));
-    }
-    if given.len() > MAX_MESSAGES {
-        let message = format!(
-            "'messages' has {} messages; at most {MAX_MESSAGES} are allowed",
-            given.len()
-        );
-        return Err(ApiError::bad_param("messages", message));
-    }
-    given
-        .into_iter()
-        .enumerate()
-        .map(|(index, given)| message(index, given))
-        .collect()
-}
-
-/// Only text is taken: leaving anything else out would change the question.
-fn message(index: usize, given: Given) -> Result<Message, ApiError> {
-    let param = format!("messages[{index}]");
-    let called = [given.tool_calls, given.function_call];
-    if called.into_iter().flatten().any(|call| !call.is_null()) {
-        return Err(ApiError::unsupported(&param, "tool calling"));
-    }
-    let content = match given.content {
-        Some(GivenContent::Text(text)) => Content::Text(text),
-        Some(GivenContent::Parts(parts)) => {
-            let texts = parts.into_iter().map(|part| text_of(&param, part));
-            Content::Parts(texts.collect::<Result<_, _>>()?)
-        }
-        None => {
-            let param = format!("{param}.content");
-            return Err(ApiError::bad_param(&param, format!("'{param}' is missing")));
-        }
-    };
-    Ok(Message {
-        role: given.role,
-        content,
-        name: given.name,
-        ..Message::default()
+/// Takes what a template needs.
+pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    let variables = fields.take::<Map<String, Value>>("chat_template_kwargs")?;
+    Ok(Conversation {
+        messages: messages(fields.require("messages")?)?,
+        tools: None,
+        variables: variables
+            .map(|map| generate::json(Value::Object(map)))
+            .transpose()?,
+        without_generation_prompt: false,
+        now_unix_seconds: i64::try_from(generate::unix_seconds()).unwrap_or(i64::MAX),
     })
 }
 
-fn text_of(param: &str, part: Part) -> Result<String, ApiError> {
-    match (part.r#type.as_str(), part.text) {
-        ("text", Some(text)) => Ok(text),
-        ("text", None) => Err(ApiError::bad_param(
-            param,
-            format!("a text part of '{param}' has no 'text'"),
-        )),
-        (kind, _) => Err(ApiError::unsupported(
-            param,
-            &format!("content of type '{kind}'"),
+/// Templates and long texts take a while: not on a thread that serves others.
+pub async fn encode(
+    language: Arc<Language>,
+    conversation: Conversation,
+) -> Result<Vec<u32>, ApiError> {
+    let work = move || language.encode_conversation(&conversation);
+    let encoded = tokio::task::spawn_blocking(work).await;
+    let tokens =
+        encoded.map_err(|error| ApiError::internal(format!("tokenising failed: {error}")))??;
+    Ok(tokens)
+}
+
+/// The best of several answers is told by log probabilities, wanted or not.
+pub fn with_scores(mut params: Params) -> Params {
+    if params.best_of > params.choices {
+        params.sampling.logprobs.get_or_insert(0);
+    }
+    params
+}
+
+/// `logprobs` says whether, `top_logprobs` how many.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.take::<bool>("logprobs")?.unwrap_or(false);
+    let top = fields.take::<usize>("top_logprobs")?;
+    match (wanted, top) {
+        (true, top) => top_logprobs("top_logprobs", top.unwrap_or(0)).map(Some),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(ApiError::bad_param(
+            "top_logprobs",
+            "'top_logprobs' goes with 'logprobs': true only",
         )),
     }
+}
+
+/// What keeps an answer to its form: calls that must be, JSON that must be, or either.
+async fn constraint(
+    language: &Arc<Language>,
+    tools: Option<&ToolUse>,
+    format: &AnswerFormat,
+) -> Result<Option<Constraint>, ApiError> {
+    let schema = match format {
+        AnswerFormat::Text => None,
+        AnswerFormat::Json(schema) => Some(schema),
+    };
+    let (form, param) = match (tools, schema) {
+        (Some(tools), schema) if tools.choice != ToolChoice::Auto || schema.is_some() => {
+            // A call that must be is no JSON of the client's schema.
+            let or_json = schema.filter(|_| tools.choice == ToolChoice::Auto);
+            (calls(language, tools, or_json), "tools")
+        }
+        (None, Some(schema)) => (Form::Json(schema.clone()), SCHEMA_PARAM),
+        _ => return Ok(None),
+    };
+    compiled(language, form, param).await.map(Some)
+}
+
+fn calls(language: &Language, tools: &ToolUse, or_json: Option<&CheckedSchema>) -> Form {
+    let format = language.tool_format();
+    let policy = tools.policy();
+    format.forced(&tools.tools, policy, or_json, language.tokenizer())
+}
+
+/// The constraint of a form; `param` is at fault when there is none.
+pub async fn compiled(
+    language: &Arc<Language>,
+    form: Form,
+    param: &str,
+) -> Result<Constraint, ApiError> {
+    structured::compile(Arc::clone(language), form)
+        .await
+        .map_err(|error| ApiError::not_compiled(param, &error))
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::engine::{Failure, SubmitError};
 use crate::language::LanguageError;
+use crate::structured::CompileError;
 
 /// An answer that is no answer. The message is for the person who wrote the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,24 @@ impl ApiError {
         }
     }
 
+    /// A schema that cannot be kept to.
+    pub fn bad_schema(param: &str, why: String) -> Self {
+        Self {
+            code: Some("invalid_json_schema"),
+            ..Self::bad_param(param, format!("'{param}' cannot be kept to: {why}"))
+        }
+    }
+
+    /// The form of an answer was not compiled.
+    pub fn not_compiled(param: &str, error: &CompileError) -> Self {
+        let why = error.to_string();
+        match error {
+            CompileError::Grammar(_) | CompileError::TooSlow => Self::bad_schema(param, why),
+            CompileError::Busy => Self::overloaded(why),
+            CompileError::NoThread(_) => Self::internal(why),
+        }
+    }
+
     /// A parameter that would change the answer's meaning and that nothing here honours.
     pub fn unsupported(param: &str, what: &str) -> Self {
         let message = format!("{what} is not supported by this server: leave '{param}' out");
@@ -70,6 +89,17 @@ impl ApiError {
             param: Some("model".into()),
             code: Some("model_not_found"),
             ..Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+        }
+    }
+
+    /// The model was made for something else.
+    pub fn no_embeddings(name: &str) -> Self {
+        let message = format!(
+            "the model '{name}' makes no embeddings: it was made to write; ask a model that was made for embeddings"
+        );
+        Self {
+            code: Some("unsupported_model"),
+            ..Self::bad_param("model", message)
         }
     }
 
@@ -198,6 +228,10 @@ impl From<Failure> for ApiError {
                 code: Some("shutting_down"),
                 ..Self::unavailable(message, 1)
             },
+            Failure::Form(_) => Self {
+                code: Some("form_too_complex"),
+                ..Self::bad_request(message)
+            },
             Failure::Executor(_) | Failure::Sampling(_) | Failure::EngineGone => {
                 Self::internal(message)
             }
@@ -222,6 +256,19 @@ mod tests {
             error,
             json!({"error": {"message": "too hot", "type": "invalid_request_error", "param": "temperature", "code": null}})
         );
+    }
+
+    #[test]
+    fn a_template_that_refuses_a_role_is_the_clients_to_mend() {
+        let refused = pagoda_text::TemplateError::Refused {
+            message: "System role not supported".into(),
+        };
+        let error = ApiError::from(LanguageError::Template(refused));
+        assert_eq!(
+            (error.status.as_u16(), error.param.as_deref()),
+            (400, Some("messages"))
+        );
+        assert!(error.message.contains("System role not supported"));
     }
 
     #[test]

@@ -9,9 +9,11 @@ use serde_json::{Map, Value};
 use super::errors::ApiError;
 
 /// Fields that never change the text: bookkeeping of other services, and what only steers their billing or caches.
-const HARMLESS: [&str; 8] = [
+const HARMLESS: [&str; 9] = [
     "metadata",
     "parallel_tool_calls",
+    // A guess at the answer, to have it sooner.
+    "prediction",
     "prompt_cache_key",
     "prompt_cache_retention",
     "safety_identifier",
@@ -21,14 +23,13 @@ const HARMLESS: [&str; 8] = [
 ];
 
 /// Fields that are known, are not honoured yet, and the words for it.
-const UNSUPPORTED: [(&str, &str); 12] = [
+const UNSUPPORTED: [(&str, &str); 11] = [
     ("audio", "audio output"),
     ("functions", "function calling"),
     ("function_call", "function calling"),
     ("guided_json", "guided decoding"),
     ("logprobs", "returning log probabilities"),
     ("modalities", "output other than text"),
-    ("prediction", "predicted output"),
     ("reasoning_effort", "reasoning effort"),
     ("suffix", "insertion before a suffix"),
     ("tools", "tool calling"),
@@ -76,13 +77,12 @@ impl Fields {
         self.0
             .into_iter()
             .filter(|(name, value)| !changes_nothing(name, value))
-            .try_for_each(|(name, value)| {
+            .try_for_each(|(name, _)| {
                 let known = UNSUPPORTED
                     .iter()
                     .find(|(unsupported, _)| *unsupported == name);
                 Err(match known {
                     Some((_, what)) => ApiError::unsupported(&name, what),
-                    None if name == "response_format" => response_format(&value),
                     None => ApiError {
                         code: Some("unknown_parameter"),
                         ..ApiError::bad_param(
@@ -93,17 +93,6 @@ impl Fields {
                 })
             })
     }
-}
-
-fn response_format(value: &Value) -> ApiError {
-    let kind = value
-        .get("type")
-        .and_then(Value::as_str)
-        .unwrap_or("unknown");
-    ApiError::unsupported(
-        "response_format",
-        &format!("a response format of type '{kind}'"),
-    )
 }
 
 /// Absent in all but name, harmless, or set to what happens anyway.
@@ -120,9 +109,7 @@ fn changes_nothing(name: &str, value: &Value) -> bool {
             "suffix" => text.is_empty(),
             _ => false,
         },
-        Value::Object(map) => {
-            name == "response_format" && map.get("type").is_some_and(|kind| kind == "text")
-        }
+        Value::Object(_) => false,
         Value::Number(number) => name == "top_logprobs" && number.as_u64() == Some(0),
     };
     neutral || HARMLESS.contains(&name)
@@ -145,10 +132,6 @@ mod tests {
         let cases = [
             (json!({"tools": [{"type": "function"}]}), "tools"),
             (json!({"tool_choice": "required"}), "tool_choice"),
-            (
-                json!({"response_format": {"type": "json_object"}}),
-                "response_format",
-            ),
             (json!({"logprobs": true}), "logprobs"),
             (json!({"top_logprobs": 3}), "top_logprobs"),
             (json!({"modalities": ["text", "audio"]}), "modalities"),
@@ -168,7 +151,7 @@ mod tests {
     fn what_changes_nothing_passes() {
         let body = json!({
             "user": "u", "store": false, "metadata": {"a": "b"}, "tools": [], "tool_choice": "none", "logprobs": false,
-            "response_format": {"type": "text"}, "suffix": null, "modalities": ["text"], "whatever": null,
+            "suffix": null, "modalities": ["text"], "whatever": null,
         });
         assert_eq!(refusal(&body), None);
     }

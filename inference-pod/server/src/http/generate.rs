@@ -1,30 +1,26 @@
 //! What both completion endpoints share: from tokens and parameters to a whole answer or a stream of events.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::http::HeaderValue;
-use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::Stream;
-use pagoda_engine_core::{SamplingParams, derive_seed};
-use serde_json::Value;
+use pagoda_text::structured::Constraint;
 
+use super::choices::choices;
 use super::errors::ApiError;
-use super::params::{MAX_CHOICES, Params};
-use super::shape::{Endpoint, FinishedChoice, Shape, Usage};
+use super::logprobs::LogprobsShape;
+use super::params::Params;
+use super::reader::{ChoiceReader, Finish, FinishedChoice, Reading};
+use super::shape::{Echo, Endpoint, Shape, Usage};
+use super::streaming::stream;
 use crate::app::{App, Served};
 use crate::drain::OpenRequest;
-use crate::engine::{ChoiceEvent, Event, Generation, NewChoice};
+use crate::engine::{ChoiceEvent, Event, Generation};
 
 /// Marks answers that no model gave.
 const SIMULATED_HEADER: &str = "x-pagoda-simulated";
-
-/// How often a silent stream shows that it lives, so that proxies keep it and a client that left is noticed.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// One prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +41,14 @@ pub struct Request {
     pub prompts: Vec<Prompt>,
     /// Tokens to generate where the client did not say: `None` for as many as fit.
     pub default_max_tokens: Option<usize>,
+    /// Log probabilities were asked for.
+    pub logprobs: bool,
+    /// Those of the prompt too, with so many rivals.
+    pub prompt_logprobs: Option<usize>,
+    /// What the answer must look like.
+    pub constraint: Option<Constraint>,
+    /// How to read the answer.
+    pub reading: Reading,
 }
 
 /// The model, if it is loaded and goes by `name`.
@@ -66,6 +70,35 @@ pub fn open(app: &App) -> Result<OpenRequest, ApiError> {
     })
 }
 
+/// An answer under way.
+pub struct Running {
+    /// How it is written.
+    pub shape: Shape,
+    /// How each choice is read.
+    pub readers: Vec<ChoiceReader>,
+    /// What goes before each choice.
+    pub echoes: Vec<Echo>,
+    /// Where the tokens come from.
+    pub generation: Generation,
+    /// What was counted so far.
+    pub usage: Usage,
+    /// Sequences of one prompt.
+    pub best_of: usize,
+    /// No tokens were asked for, so that is why the answer ends.
+    pub is_prompt_only: bool,
+    _open: OpenRequest,
+}
+
+impl Running {
+    /// Counts what a choice used; the prompt once.
+    pub fn count(&mut self, choice: usize, completion_tokens: usize, cached_tokens: usize) {
+        self.usage.completion_tokens += completion_tokens;
+        if choice.is_multiple_of(self.best_of) {
+            self.usage.cached_tokens += cached_tokens;
+        }
+    }
+}
+
 /// Runs a request and answers it.
 pub async fn answer(
     app: &Arc<App>,
@@ -73,30 +106,11 @@ pub async fn answer(
     open: OpenRequest,
 ) -> Result<Response, ApiError> {
     let served = served(app, &request.params.model)?;
-    let choices = choices(&request, served)?;
-    let usage = Usage {
-        prompt_tokens: request
-            .prompts
-            .iter()
-            .map(|prompt| prompt.tokens.len())
-            .sum(),
-        completion_tokens: 0,
-    };
-    let echoes = request
-        .prompts
-        .iter()
-        .flat_map(|prompt| std::iter::repeat_n(prompt.echo.clone(), request.params.choices));
-    let echoes: Vec<String> = echoes.collect();
-    let shape = shape(&request);
-    let generation = if request.params.max_tokens == Some(0) {
-        Generation::of_nothing(choices.len())
-    } else {
-        served.engine.submit(choices).await?
-    };
+    let running = start(&request, served, open).await?;
     let mut response = if request.params.stream {
-        stream(shape, &echoes, generation, usage, open).into_response()
+        stream(running).into_response()
     } else {
-        whole(&shape, echoes, generation, usage, open).await?
+        whole(running, request.params.choices).await?
     };
     if served.info.simulated {
         response
@@ -106,14 +120,60 @@ pub async fn answer(
     Ok(response)
 }
 
-fn shape(request: &Request) -> Shape {
+async fn start(request: &Request, served: &Served, open: OpenRequest) -> Result<Running, ApiError> {
+    let choices = choices(request, served)?;
+    let is_prompt_only = request.params.max_tokens == Some(0);
+    let shape = shape(request, served);
+    let readers = (0..choices.len()).map(|n| ChoiceReader::new(&request.reading, &shape.id, n));
+    let readers = readers.collect();
+    let count = choices.len();
+    let generation = if is_prompt_only && request.prompt_logprobs.is_none() {
+        Generation::of_nothing(count)
+    } else {
+        served.engine.submit(choices).await?
+    };
+    let prompts = request.prompts.iter();
+    Ok(Running {
+        shape,
+        readers,
+        echoes: prompts
+            .clone()
+            .flat_map(|prompt| std::iter::repeat_n(echo(request, prompt), request.params.best_of))
+            .collect(),
+        generation,
+        usage: Usage {
+            prompt_tokens: prompts.map(|prompt| prompt.tokens.len()).sum(),
+            ..Usage::default()
+        },
+        best_of: request.params.best_of,
+        is_prompt_only,
+        _open: open,
+    })
+}
+
+fn echo(request: &Request, prompt: &Prompt) -> Echo {
+    Echo {
+        text: prompt.echo.clone(),
+        first: request
+            .prompt_logprobs
+            .and_then(|_| prompt.tokens.first().copied()),
+    }
+}
+
+fn shape(request: &Request, served: &Served) -> Shape {
     Shape {
         endpoint: request.endpoint,
         id: format!("{:032x}", rand::random::<u128>()),
         created: unix_seconds(),
         model: request.params.model.clone(),
         include_usage: request.params.include_usage,
+        logprobs: LogprobsShape::new(Arc::clone(&served.language), request.logprobs),
     }
+}
+
+/// A client's JSON as templates take it.
+pub fn json(value: serde_json::Value) -> Result<pagoda_text::Json, ApiError> {
+    serde_json::from_value(value).map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
 /// Seconds since 1970.
@@ -123,167 +183,65 @@ pub fn unix_seconds() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// The sequences to generate: every prompt `n` times, each with a seed of its own.
-fn choices(request: &Request, served: &Served) -> Result<Vec<NewChoice>, ApiError> {
-    let params = &request.params;
-    let count = request.prompts.len() * params.choices;
-    if count > MAX_CHOICES {
-        let message = format!(
-            "{} prompts times n = {} are {count} answers; at most {MAX_CHOICES} are allowed",
-            request.prompts.len(),
-            params.choices
-        );
-        return Err(ApiError::bad_param("n", message));
-    }
-    let stop_tokens = if params.ignore_eos {
-        Arc::from([])
-    } else {
-        served.language.stop_tokens()
-    };
-    let mut choices = Vec::with_capacity(count);
-    for prompt in &request.prompts {
-        served.limits.check_prompt(prompt.tokens.len())?;
-        let room = served.limits.longest_sequence() - prompt.tokens.len();
-        let wanted = params
-            .max_tokens
-            .or(request.default_max_tokens)
-            .unwrap_or(room);
-        for choice in 0..params.choices {
-            let seed = derive_seed(params.sampling.seed, choice as u32);
-            choices.push(NewChoice {
-                prompt: prompt.tokens.clone(),
-                max_new_tokens: wanted.min(room),
-                sampling: SamplingParams {
-                    seed,
-                    ..params.sampling.clone()
-                },
-                stop: params.stop.clone(),
-                stop_tokens: Arc::clone(&stop_tokens),
-                ..NewChoice::default()
-            });
-        }
-    }
-    Ok(choices)
-}
-
-async fn whole(
-    shape: &Shape,
-    echoes: Vec<String>,
-    mut generation: Generation,
-    mut usage: Usage,
-    _open: OpenRequest,
-) -> Result<Response, ApiError> {
-    let start = |text| FinishedChoice { text, reason: None };
-    let mut choices: Vec<FinishedChoice> = echoes.into_iter().map(start).collect();
-    while let Some(ChoiceEvent { choice, event }) = generation.next().await {
-        let Some(finished) = choices.get_mut(choice) else {
+async fn whole(mut running: Running, wanted: usize) -> Result<Response, ApiError> {
+    let mut choices = vec![FinishedChoice::default(); running.readers.len()];
+    while let Some(ChoiceEvent { choice, event }) = running.generation.next().await {
+        let (Some(finished), Some(reader)) =
+            (choices.get_mut(choice), running.readers.get_mut(choice))
+        else {
             continue;
         };
         match event {
-            Event::Piece(piece) => finished.text.push_str(&piece.text),
+            Event::Piece(mut piece) => {
+                finished.prompt.append(&mut piece.prompt);
+                let deltas = reader.push(piece);
+                deltas.into_iter().for_each(|delta| finished.add(delta));
+                finished.logprobs.extend(reader.take_logprobs());
+            }
             Event::Finished {
                 reason,
                 completion_tokens,
-                ..
+                cached_tokens,
             } => {
-                finished.reason = Some(reason);
-                usage.completion_tokens += completion_tokens;
+                let (rest, finish) = reader.finish(reason);
+                rest.into_iter().for_each(|delta| finished.add(delta));
+                finished.finish = Some(reason_of(finish, running.is_prompt_only));
+                running.count(choice, completion_tokens, cached_tokens);
             }
             Event::Failed(failure) => return Err(failure.into()),
             Event::Accepted | Event::Refused(_) => {}
         }
     }
-    Ok(Json(shape.whole(&choices, usage)).into_response())
+    let (choices, echoes) = best(choices, &running, wanted);
+    let answer = running.shape.whole(&choices, &echoes, running.usage);
+    Ok(Json(answer).into_response())
 }
 
-/// A stream under way. Dropping it, which the server does when the client leaves, cancels the generation.
-struct Streaming {
-    shape: Shape,
-    generation: Generation,
-    usage: Usage,
-    ready: VecDeque<SseEvent>,
-    over: bool,
-    _open: OpenRequest,
+/// Whoever asks for no tokens gets none, whatever the model would have said.
+pub fn reason_of(finish: Finish, is_prompt_only: bool) -> Finish {
+    if is_prompt_only {
+        Finish::Length
+    } else {
+        finish
+    }
 }
 
-fn stream(
-    shape: Shape,
-    echoes: &[String],
-    generation: Generation,
-    usage: Usage,
-    open: OpenRequest,
-) -> impl IntoResponse {
-    let mut ready = VecDeque::new();
-    for (choice, echo) in echoes.iter().enumerate() {
-        ready.extend(shape.opening_chunk(choice).map(|chunk| data(&chunk)));
-        if !echo.is_empty() {
-            ready.push_back(data(&shape.text_chunk(choice, echo)));
+/// The `wanted` most probable choices of each prompt, in order of their probability where there is a choice.
+fn best(
+    choices: Vec<FinishedChoice>,
+    running: &Running,
+    wanted: usize,
+) -> (Vec<FinishedChoice>, Vec<Echo>) {
+    let mut kept = (Vec::new(), Vec::new());
+    let mut all: Vec<_> = choices.into_iter().zip(&running.echoes).collect();
+    for of_prompt in all.chunks_mut(running.best_of) {
+        if wanted < running.best_of {
+            of_prompt.sort_by(|a, b| b.0.score().total_cmp(&a.0.score()));
+        }
+        for (choice, echo) in of_prompt.iter_mut().take(wanted) {
+            kept.0.push(std::mem::take(choice));
+            kept.1.push(echo.clone());
         }
     }
-    let streaming = Streaming {
-        shape,
-        generation,
-        usage,
-        ready,
-        over: false,
-        _open: open,
-    };
-    Sse::new(streaming.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
-}
-
-fn data(chunk: &Value) -> SseEvent {
-    SseEvent::default().data(chunk.to_string())
-}
-
-impl Streaming {
-    fn into_events(self) -> impl Stream<Item = Result<SseEvent, Infallible>> {
-        futures::stream::unfold(self, |mut streaming| async {
-            let event = streaming.next().await?;
-            Some((Ok(event), streaming))
-        })
-    }
-
-    async fn next(&mut self) -> Option<SseEvent> {
-        while self.ready.is_empty() && !self.over {
-            let event = self.generation.next().await;
-            self.take(event);
-        }
-        self.ready.pop_front()
-    }
-
-    fn take(&mut self, event: Option<ChoiceEvent>) {
-        let Some(ChoiceEvent { choice, event }) = event else {
-            self.end();
-            return;
-        };
-        match event {
-            Event::Piece(piece) => self
-                .ready
-                .push_back(data(&self.shape.text_chunk(choice, &piece.text))),
-            Event::Finished {
-                reason,
-                completion_tokens,
-                ..
-            } => {
-                self.usage.completion_tokens += completion_tokens;
-                self.ready
-                    .push_back(data(&self.shape.closing_chunk(choice, reason)));
-            }
-            Event::Failed(failure) => {
-                self.ready
-                    .push_back(data(&ApiError::from(failure).to_json()));
-                self.over = true;
-            }
-            Event::Accepted | Event::Refused(_) => {}
-        }
-    }
-
-    fn end(&mut self) {
-        self.over = true;
-        if self.shape.include_usage {
-            self.ready
-                .push_back(data(&self.shape.usage_chunk(self.usage)));
-        }
-        self.ready.push_back(SseEvent::default().data("[DONE]"));
-    }
+    kept
 }

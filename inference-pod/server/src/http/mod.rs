@@ -2,15 +2,24 @@
 
 mod body;
 mod chat;
+mod choices;
 mod completions;
+mod embeddings;
 mod errors;
 mod fields;
+mod format;
 mod generate;
 mod health;
+mod logprobs;
+mod messages;
 mod metrics;
 mod models;
 mod params;
+mod reader;
 mod shape;
+mod streaming;
+mod tokenize;
+mod tools;
 
 use std::sync::Arc;
 
@@ -31,6 +40,9 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat::chat_completions))
         .route("/v1/completions", post(completions::completions))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::one))
         .route("/health/live", get(health::live))
@@ -62,6 +74,9 @@ fn endpoint_label(path: &str) -> &'static str {
     match path {
         "/v1/chat/completions" => "chat_completions",
         "/v1/completions" => "completions",
+        "/v1/embeddings" => "embeddings",
+        "/tokenize" => "tokenize",
+        "/detokenize" => "detokenize",
         "/v1/models" | "/v1/models/{*name}" => "models",
         "/health/live" => "health_live",
         "/health/ready" => "health_ready",

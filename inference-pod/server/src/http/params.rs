@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pagoda_engine_core::SamplingParams;
+use pagoda_engine_core::{CacheScope, Class, SamplingParams, ScopeParts};
 use serde::Deserialize;
 
 use super::errors::ApiError;
 use super::fields::Fields;
+use super::format::{self, AnswerFormat};
 
 /// Choices of one request at most (`n`, times prompts): each is a sequence.
 pub const MAX_CHOICES: usize = 32;
@@ -16,6 +17,16 @@ const MAX_STOP_STRINGS: usize = 16;
 
 /// Bytes of a stop string at most: that much text may be held back.
 const MAX_STOP_BYTES: usize = 256;
+
+/// Token ids in `stop_token_ids` and keys of `logit_bias` at most.
+const MAX_STOP_TOKENS: usize = 64;
+const MAX_BIASES: usize = 1024;
+
+/// The most probable tokens reported beside each token at most, as OpenAI has it for conversations.
+pub const MAX_TOP_LOGPROBS: usize = 20;
+
+/// Bytes of `cache_salt` at most.
+const MAX_SALT_BYTES: usize = 256;
 
 /// One value or several.
 #[derive(Deserialize)]
@@ -43,31 +54,115 @@ pub struct Params {
     pub include_usage: bool,
     /// Answers per prompt.
     pub choices: usize,
+    /// Answers generated per prompt, of which the most probable ones are given: at least as many as `choices`.
+    pub best_of: usize,
     /// Tokens to generate at most.
     pub max_tokens: Option<usize>,
     /// How to choose tokens; the seed is the request's own or random.
     pub sampling: SamplingParams,
     /// Strings that end an answer.
     pub stop: Vec<String>,
+    /// Tokens that end an answer, besides the model's own.
+    pub stop_tokens: Vec<u32>,
     /// Go on where the model would end its turn.
     pub ignore_eos: bool,
+    /// What the answer must look like.
+    pub format: AnswerFormat,
+    /// How urgent the request is.
+    pub class: Class,
+    /// Whose stored keys and values it may read.
+    pub scope: CacheScope,
 }
 
 impl Params {
     /// Takes the shared parameters out of `fields`. `random_seed` is used when the request has none.
     pub fn take(fields: &mut Fields, random_seed: u64) -> Result<Self, ApiError> {
         let stream = fields.take("stream")?.unwrap_or(false);
+        let choices = choices(fields)?;
         Ok(Self {
             model: fields.require("model")?,
             stream,
             include_usage: include_usage(fields, stream)?,
-            choices: choices(fields)?,
+            choices,
+            best_of: best_of(fields, choices, stream)?,
             max_tokens: max_tokens(fields)?,
             sampling: sampling(fields, random_seed)?,
             stop: stop(fields)?,
+            stop_tokens: stop_tokens(fields)?,
             ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
+            format: format::take(fields)?,
+            class: class(fields)?,
+            scope: scope(fields)?,
         })
     }
+}
+
+/// The most probable of several answers. It is known at the end only, so it cannot be streamed.
+fn best_of(fields: &mut Fields, choices: usize, stream: bool) -> Result<usize, ApiError> {
+    let best_of = fields.take::<usize>("best_of")?.unwrap_or(choices);
+    if !(choices..=MAX_CHOICES).contains(&best_of) {
+        return Err(ApiError::bad_param(
+            "best_of",
+            format!("'best_of' must be between 'n' and {MAX_CHOICES}, got {best_of}"),
+        ));
+    }
+    if stream && best_of > choices {
+        return Err(ApiError::bad_param(
+            "best_of",
+            "the best of several answers is known at their end: 'best_of' greater than 'n' cannot be streamed",
+        ));
+    }
+    Ok(best_of)
+}
+
+/// As in vLLM: 0, the default, goes first.
+fn class(fields: &mut Fields) -> Result<Class, ApiError> {
+    let priority = fields.take::<i64>("priority")?.unwrap_or(0);
+    u8::try_from(priority).map(Class).map_err(|_| {
+        ApiError::bad_param(
+            "priority",
+            format!("'priority' must be between 0 (the most urgent) and 255, got {priority}"),
+        )
+    })
+}
+
+/// Requests of different salts share no stored keys and values, so that none learns from its own speed what others ask.
+fn scope(fields: &mut Fields) -> Result<CacheScope, ApiError> {
+    let salt = fields.take::<String>("cache_salt")?.unwrap_or_default();
+    if salt.len() > MAX_SALT_BYTES {
+        return Err(ApiError::bad_param(
+            "cache_salt",
+            format!("'cache_salt' must have at most {MAX_SALT_BYTES} bytes"),
+        ));
+    }
+    Ok(CacheScope::of(&ScopeParts {
+        tenant_salt: salt.as_bytes(),
+        ..ScopeParts::default()
+    }))
+}
+
+fn stop_tokens(fields: &mut Fields) -> Result<Vec<u32>, ApiError> {
+    let tokens = fields
+        .take::<Vec<u32>>("stop_token_ids")?
+        .unwrap_or_default();
+    if tokens.len() > MAX_STOP_TOKENS {
+        return Err(ApiError::bad_param(
+            "stop_token_ids",
+            format!("'stop_token_ids' has more than {MAX_STOP_TOKENS} tokens"),
+        ));
+    }
+    Ok(tokens)
+}
+
+/// How many of the most probable tokens to report, from a number that a client gave under `name`.
+pub fn top_logprobs(name: &str, given: usize) -> Result<usize, ApiError> {
+    if given > MAX_TOP_LOGPROBS {
+        return Err(ApiError::bad_param(
+            name,
+            format!("'{name}' must be between 0 and {MAX_TOP_LOGPROBS}, got {given}"),
+        ));
+    }
+    Ok(given)
 }
 
 fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
@@ -95,14 +190,6 @@ fn choices(fields: &mut Fields) -> Result<usize, ApiError> {
         return Err(ApiError::bad_param(
             "n",
             format!("'n' must be between 1 and {MAX_CHOICES}, got {choices}"),
-        ));
-    }
-    if let Some(best_of) = fields.take::<usize>("best_of")?
-        && best_of != choices
-    {
-        return Err(ApiError::unsupported(
-            "best_of",
-            "choosing the best of several answers",
         ));
     }
     Ok(choices)
@@ -168,6 +255,12 @@ fn logit_bias(fields: &mut Fields) -> Result<BTreeMap<u32, f32>, ApiError> {
     let given = fields
         .take::<BTreeMap<String, f32>>("logit_bias")?
         .unwrap_or_default();
+    if given.len() > MAX_BIASES {
+        return Err(ApiError::bad_param(
+            "logit_bias",
+            format!("'logit_bias' has more than {MAX_BIASES} tokens"),
+        ));
+    }
     let token = |(key, bias): (String, f32)| match key.parse() {
         Ok(token) => Ok((token, bias)),
         Err(_) => Err(ApiError::bad_param(
@@ -275,7 +368,18 @@ mod tests {
             (json!({"top_k": -2}), "top_k"),
             (json!({"n": 0}), "n"),
             (json!({"n": 1000}), "n"),
-            (json!({"best_of": 3}), "best_of"),
+            (json!({"n": 3, "best_of": 2}), "best_of"),
+            (json!({"best_of": 33}), "best_of"),
+            (json!({"best_of": 2, "stream": true}), "best_of"),
+            (json!({"priority": -1}), "priority"),
+            (json!({"priority": 256}), "priority"),
+            (json!({"cache_salt": "x".repeat(300)}), "cache_salt"),
+            (json!({"stop_token_ids": vec![1; 65]}), "stop_token_ids"),
+            (json!({"stop_token_ids": [-1]}), "stop_token_ids"),
+            (
+                json!({"response_format": {"type": "xml"}}),
+                "response_format.type",
+            ),
             (json!({"max_tokens": -1}), "max_tokens"),
             (json!({"max_tokens": 1.5}), "max_tokens"),
             (json!({"presence_penalty": 9}), "presence_penalty"),
@@ -293,6 +397,23 @@ mod tests {
             let error = params(&body).map_err(|error| error.param).unwrap_err();
             assert_eq!(error.as_deref(), Some(param), "{body}");
         }
+    }
+
+    #[test]
+    fn priority_and_salt_reach_the_scheduler() {
+        let params = params(&json!({"priority": 3, "cache_salt": "tenant"})).unwrap();
+        assert_eq!(params.class, Class(3));
+        assert_ne!(params.scope, CacheScope::default());
+        assert_eq!(
+            self::params(&json!({})).unwrap().scope,
+            CacheScope::default()
+        );
+    }
+
+    #[test]
+    fn the_best_of_several_is_as_many_as_asked_for() {
+        assert_eq!(params(&json!({"n": 2})).unwrap().best_of, 2);
+        assert_eq!(params(&json!({"best_of": 4})).unwrap().best_of, 4);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) fn deployment(
             "progressDeadlineSeconds": service.rollout.progress_deadline_seconds
         }
     });
-    let hash = hash::short_hash(&format!("{object}{template_hash}"));
+    let hash = hash::short_hash(&format!("{}{template_hash}", hash::canonical(&object)));
     object["spec"]["template"] = template;
     (object, hash)
 }

@@ -146,7 +146,7 @@ pub fn build(service: &Service, setup: &Setup) -> Children {
         .then(|| config::engine_json(service, setup));
     let config_hash = config.as_deref().map(hash::short_hash);
     let mut template = pod::template(service, setup, config_hash.as_deref());
-    let template_hash = hash::short_hash(&template.to_string());
+    let template_hash = hash::short_hash(&hash::canonical(&template));
     let revision = template_hash[..names::REVISION_DIGITS].to_owned();
     let revision_name = names::revision_name(&service.name, &revision);
     pod::name_revision(&mut template, &revision, &revision_name);
@@ -273,7 +273,7 @@ fn disruption_budget(service: &Service) -> Value {
 
 /// Notes on the object the hash of what is applied, so that a later run sees whether it would apply the same.
 fn sign(mut object: Value) -> Value {
-    let hash = hash::short_hash(&object.to_string());
+    let hash = hash::short_hash(&hash::canonical(&object));
     object["metadata"]["annotations"][names::ANNOTATION_APPLIED_HASH] = hash.into();
     object
 }

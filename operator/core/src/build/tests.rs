@@ -62,18 +62,25 @@ fn assert_fits<T: Serialize + DeserializeOwned>(object: &Value) {
     assert_eq!(&serde_json::to_value(typed).expect("JSON"), object);
 }
 
+/// Keys in order, whatever order this build keeps them in.
+fn sorted(object: &Value) -> Value {
+    let mut object = object.clone();
+    object.sort_all_objects();
+    object
+}
+
 #[test]
 fn a_fetched_model_becomes_these_objects() {
     let children = build_spec(with_source("https://host/m.gguf", Some(HASH)));
     let objects: Vec<Value> = all(&children).into_iter().map(|c| c.object).collect();
-    insta::assert_yaml_snapshot!("fetched_model", objects);
+    insta::assert_yaml_snapshot!("fetched_model", sorted(&objects.into()));
 }
 
 #[test]
 fn a_model_in_an_image_becomes_this_pod() {
     insta::assert_yaml_snapshot!(
         "image_model_pod",
-        pod_spec(with_source("image://docker.io/acme/m:1//m.gguf", None))
+        sorted(&pod_spec(with_source("image://docker.io/acme/m:1//m.gguf", None)))
     );
 }
 
@@ -81,7 +88,7 @@ fn a_model_in_an_image_becomes_this_pod() {
 fn a_simulated_service_becomes_this_pod() {
     insta::assert_yaml_snapshot!(
         "simulated_pod",
-        pod_spec(json!({"engine": {"executor": "simulated"}}))
+        sorted(&pod_spec(json!({"engine": {"executor": "simulated"}})))
     );
 }
 
@@ -275,7 +282,7 @@ fn foreign() -> Value {
 #[test]
 fn a_cached_model_becomes_this_pod() {
     let children = build(&checked(cached_source()), &with_cache());
-    insta::assert_yaml_snapshot!("cached_model_pod", children.pod_template());
+    insta::assert_yaml_snapshot!("cached_model_pod", sorted(children.pod_template()));
     let path = config_of(&children).model_path.expect("a path");
     let key = children.model_key.expect("a key");
     assert_eq!(path, format!("/model/{key}/model.gguf"));
@@ -284,7 +291,7 @@ fn a_cached_model_becomes_this_pod() {
 #[test]
 fn another_server_becomes_this_pod() {
     let children = build(&checked(foreign()), &with_cache());
-    insta::assert_yaml_snapshot!("foreign_pod", children.pod_template());
+    insta::assert_yaml_snapshot!("foreign_pod", sorted(children.pod_template()));
     assert_eq!(children.config_map, None);
 }
 
@@ -293,7 +300,7 @@ fn a_prefetch_becomes_this_job() {
     let service = checked(cached_source());
     let children = build(&service, &with_cache());
     let job = prefetch_job(&service, &children, &["n1".into(), "n2".into()]).expect("it fetches");
-    insta::assert_yaml_snapshot!("prefetch_job", job.object);
+    insta::assert_yaml_snapshot!("prefetch_job", sorted(&job.object));
     let labels = &job.object["spec"]["template"]["metadata"]["labels"];
     assert_eq!(
         labels.get(names::LABEL_SERVICE),
