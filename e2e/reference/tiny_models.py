@@ -115,7 +115,7 @@ def randomise(model, name, generator):
     for key, weight in model.named_parameters():
         noise = torch.randn(weight.shape, generator=generator)
         if weight.dim() == 2:
-            spread = 0.2 if "embed" in key or "lm_head" in key else 1.3 / weight.shape[1] ** 0.5
+            spread = 0.1 if "embed" in key or "lm_head" in key else 1.3 / weight.shape[1] ** 0.5
             weight.data.copy_(spread * noise)
         elif key.endswith("bias"):
             weight.data.copy_(0.3 * noise)
