@@ -80,7 +80,10 @@ fn a_fetched_model_becomes_these_objects() {
 fn a_model_in_an_image_becomes_this_pod() {
     insta::assert_yaml_snapshot!(
         "image_model_pod",
-        sorted(&pod_spec(with_source("image://docker.io/acme/m:1//m.gguf", None)))
+        sorted(&pod_spec(with_source(
+            "image://docker.io/acme/m:1//m.gguf",
+            None
+        )))
     );
 }
 
