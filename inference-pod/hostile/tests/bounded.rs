@@ -1,8 +1,8 @@
 //! The fuzz targets' entry points on inputs that are the same everywhere, few enough for every run of the tests.
 
 use pagoda_hostile::{
-    Mutator, chat_template, gguf, gguf_inputs, gguf_seeds, request, request_inputs, request_seeds,
-    template_inputs, template_seeds,
+    Mutator, chat_template, folder_inputs, folder_seeds, gguf, gguf_inputs, gguf_seeds,
+    model_folder, request, request_inputs, request_seeds, template_inputs, template_seeds,
 };
 
 const SEED: u64 = 20_261_130;
@@ -44,6 +44,11 @@ fn model_files_are_accepted_whole_or_refused() {
 #[test]
 fn chat_templates_render_or_say_why_not() {
     run_all(chat_template, &template_seeds(), template_inputs(SEED), 120);
+}
+
+#[test]
+fn model_folders_are_accepted_whole_or_refused() {
+    run_all(model_folder, &folder_seeds(), folder_inputs(SEED), 2_000);
 }
 
 #[test]
