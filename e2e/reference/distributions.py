@@ -15,6 +15,7 @@ and writes it beside the values.
 
 File format (little endian): magic "PGDD", u32 version 1, u32 positions, u32 top count, u32 sample count, then for
 each position: f32 P(rest); top u16 token ids; sample u16 token ids; top f32 log-probabilities; sample f32 ones.
+Version 2, for larger vocabularies, has u32 token ids.
 """
 
 import struct
@@ -22,7 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MAGIC, VERSION = b"PGDD", 1
+MAGIC = b"PGDD"
+# Version to the type of token ids.
+ID_TYPES = {1: np.dtype("<u2"), 2: np.dtype("<u4")}
 TOP_COUNT, SAMPLE_COUNT = 48, 16
 
 
@@ -39,10 +42,8 @@ class Compact:
 def compact(log_probs, top=TOP_COUNT, samples=SAMPLE_COUNT, seed=20261130):
     """Compact form of log_probs [positions, vocab] in f64."""
     positions, vocab = log_probs.shape
-    if vocab > 1 << 16:
-        raise ValueError("token ids of this vocabulary need more than 16 bits")
     generator = np.random.Generator(np.random.PCG64(seed))
-    ids = np.empty((positions, top + samples), np.uint16)
+    ids = np.empty((positions, top + samples), ID_TYPES[1] if vocab <= 1 << 16 else ID_TYPES[2])
     rest = np.empty(positions, np.float32)
     for at, row in enumerate(log_probs):
         best = np.argpartition(-row, top)[:top]
@@ -73,19 +74,20 @@ def full_mean_kl(reference_log_probs, log_probs):
 def write(path, form):
     positions, width = form.ids.shape
     with open(path, "wb") as file:
-        file.write(struct.pack("<4sIIII", MAGIC, VERSION, positions, form.top, width - form.top))
+        version = next(version for version, id_type in ID_TYPES.items() if id_type == form.ids.dtype)
+        file.write(struct.pack("<4sIIII", MAGIC, version, positions, form.top, width - form.top))
         for at in range(positions):
             file.write(struct.pack("<f", form.rest[at]))
-            file.write(form.ids[at].astype("<u2").tobytes())
+            file.write(form.ids[at].tobytes())
             file.write(form.log_probs[at].astype("<f4").tobytes())
 
 
 def read(path):
     with open(path, "rb") as file:
         magic, version, positions, top, samples = struct.unpack("<4sIIII", file.read(20))
-        if magic != MAGIC or version != VERSION:
-            raise ValueError(f"{path} is not a distributions file of version {VERSION}")
+        if magic != MAGIC or version not in ID_TYPES:
+            raise ValueError(f"{path} is not a distributions file of version 1 or 2")
         width = top + samples
-        record = np.dtype([("rest", "<f4"), ("ids", "<u2", width), ("log_probs", "<f4", width)])
+        record = np.dtype([("rest", "<f4"), ("ids", ID_TYPES[version], width), ("log_probs", "<f4", width)])
         rows = np.frombuffer(file.read(), dtype=record, count=positions)
     return Compact(top, rows["rest"], rows["ids"], rows["log_probs"])

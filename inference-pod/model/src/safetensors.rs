@@ -11,10 +11,10 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use crate::catalog::TensorEntry;
 use crate::config::shown;
 
-/// Longest header read: what the format's own library allows.
-pub(crate) const LARGEST_HEADER_BYTES: u64 = 100_000_000;
+/// Longest header read: a hundred times that of the largest models, and little enough to be held several times over while it is parsed.
+pub(crate) const LARGEST_HEADER_BYTES: u64 = 16 << 20;
 /// Longest index file read.
-pub(crate) const LARGEST_INDEX_BYTES: u64 = 64 << 20;
+pub(crate) const LARGEST_INDEX_BYTES: u64 = 16 << 20;
 /// Most files of one model.
 const LARGEST_FILES: usize = 4096;
 const LARGEST_DIMENSIONS: usize = 8;

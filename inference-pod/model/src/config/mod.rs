@@ -105,6 +105,14 @@ impl ModelConfig {
                 self.head_dim
             ));
         }
+        let caps = [self.attention_softcap, self.logit_softcap];
+        let numbers = [self.norm_eps, self.attention_scale, self.embedding_scale];
+        let mut all = numbers.into_iter().chain(caps.into_iter().flatten());
+        if let Some(number) = all.find(|x| !x.is_finite() || *x <= 0.0) {
+            return wrong(format!(
+                "{number} where a positive number of usual size is needed: an epsilon, a scale or a cap"
+            ));
+        }
         for rope in &self.ropes {
             rope.check(self.head_dim)?;
         }

@@ -7,6 +7,8 @@ use pagoda_model::{
     StepRow,
 };
 
+use serde_json::Value as Json;
+
 use crate::models::{
     NAMES, assert_agrees, folder, largest_difference, load, logits, options, rows, tokens,
 };
@@ -16,6 +18,46 @@ fn every_architecture_computes_what_transformers_computes() {
     for name in NAMES {
         assert_agrees(name, &mut load(&folder(name)));
     }
+}
+
+#[test]
+fn configurations_in_the_form_of_transformers_4_say_the_same() {
+    for name in NAMES {
+        let changed = copy(name);
+        let path = changed.path().join("config.json");
+        let text = std::fs::read(&path).unwrap();
+        let mut config: serde_json::Map<String, Json> = serde_json::from_slice(&text).unwrap();
+        to_older_form(&mut config);
+        std::fs::write(&path, Json::Object(config).to_string()).unwrap();
+        assert_agrees(name, &mut load(changed.path()));
+    }
+}
+
+/// Bases and scalings of positions as they stood before, and windows by the family's habit instead of a list.
+fn to_older_form(config: &mut serde_json::Map<String, Json>) {
+    let mut rope = config.remove("rope_parameters").unwrap();
+    if let Some(local) = rope.get("sliding_attention") {
+        config.insert("rope_local_base_freq".into(), local["rope_theta"].clone());
+        config.insert("sliding_window_pattern".into(), 3.into());
+        rope = rope["full_attention"].clone();
+    }
+    let mut scaling = rope.as_object().unwrap().clone();
+    config.insert("rope_theta".into(), scaling.remove("rope_theta").unwrap());
+    if let Some(share) = scaling.remove("partial_rotary_factor") {
+        config.insert("partial_rotary_factor".into(), share);
+    }
+    let kind = scaling.remove("rope_type").unwrap();
+    if kind == "longrope" {
+        scaling.remove("original_max_position_embeddings");
+    }
+    scaling.insert("type".into(), kind.clone());
+    let scaling = if kind == "default" {
+        Json::Null
+    } else {
+        Json::Object(scaling)
+    };
+    config.insert("rope_scaling".into(), scaling);
+    config.remove("layer_types");
 }
 
 #[test]
@@ -280,6 +322,12 @@ fn numbers_that_contradict_each_other_or_reason_are_refused() {
             r#""factor": 4.0"#,
             r#""factor": 0"#,
             "rope_parameters.factor",
+        ),
+        (
+            "llama",
+            r#""rms_norm_eps": 1e-05"#,
+            r#""rms_norm_eps": 1e-60"#,
+            "an epsilon",
         ),
         (
             "phi3",

@@ -22,24 +22,25 @@ impl Compact {
             .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
         Self::parse(&bytes).unwrap_or_else(|| {
             panic!(
-                "{} is not a whole distributions file of version 1",
+                "{} is not a whole distributions file of version 1 or 2",
                 path.display()
             )
         })
     }
 
-    /// `None` unless `bytes` is exactly one file of version 1.
+    /// `None` unless `bytes` is exactly one file of version 1 or 2.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader {
             bytes: bytes.strip_prefix(b"PGDD")?,
         };
         let [version, positions, top, drawn] =
             [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?];
-        if version != 1 {
+        if !matches!(version, 1 | 2) {
             return None;
         }
+        let wide = version == 2;
         let positions = (0..positions)
-            .map(|_| reader.position(top as usize, drawn as usize))
+            .map(|_| reader.position(top as usize, drawn as usize, wide))
             .collect::<Option<_>>()?;
         reader.bytes.is_empty().then_some(Self { positions })
     }
@@ -80,10 +81,19 @@ impl Reader<'_> {
             .map(|bytes| f64::from(f32::from_le_bytes(bytes)))
     }
 
-    fn position(&mut self, top: usize, drawn: usize) -> Option<Position> {
+    /// A token id: 16 bits, or 32 where they are `wide`.
+    fn id(&mut self, wide: bool) -> Option<usize> {
+        if wide {
+            self.u32().map(|id| id as usize)
+        } else {
+            self.take().map(|id| usize::from(u16::from_le_bytes(id)))
+        }
+    }
+
+    fn position(&mut self, top: usize, drawn: usize, wide: bool) -> Option<Position> {
         let rest = self.f32()?;
         let ids: Vec<usize> = (0..top + drawn)
-            .map(|_| self.take().map(|id| usize::from(u16::from_le_bytes(id))))
+            .map(|_| self.id(wide))
             .collect::<Option<_>>()?;
         let log_probs: Vec<f64> = (0..top + drawn)
             .map(|_| self.f32())

@@ -64,6 +64,7 @@ pub struct Gemma3File {
     pub best: Vec<u32>,
     /// By how much its logit exceeds the second best.
     pub gap: Vec<f32>,
+    pub compact_form: CompactForm,
     pub llama_cpp: LlamaCppFigures,
 }
 
