@@ -1,6 +1,6 @@
 //! Text in, tokens out, and back: everything between a request's words and a model's token ids.
 //!
-//! - [`Tokenizer`]: byte-pair or SentencePiece encoding from a GGUF file's own metadata.
+//! - [`Tokenizer`]: byte-pair or SentencePiece encoding from a GGUF file's own metadata, or from Hugging Face's files.
 //! - [`ChatTemplate`]: a conversation rendered by the model's own template, within a budget.
 //! - [`StreamDecoder`]: token ids to text as they arrive, never cutting a character.
 //! - [`StopMatcher`]: stop strings in that text, wherever its pieces are cut.
@@ -19,6 +19,7 @@
 mod bpe;
 mod chat;
 mod guard;
+mod hugging_face;
 mod json;
 mod load;
 mod pretokenize;
@@ -33,6 +34,7 @@ pub mod tools;
 mod vocab;
 
 pub use chat::{ChatRequest, Content, Json, Message};
+pub use hugging_face::HuggingFaceFiles;
 pub use load::TokenizerError;
 pub use stop::{StopMatcher, Stopped};
 pub use stream::StreamDecoder;

@@ -5,7 +5,7 @@ use pagoda_gguf::{Metadata, MetadataError, Optional};
 use crate::bpe::{self, Bpe};
 use crate::pretokenize::PreTokenizer;
 use crate::special::SpecialFinder;
-use crate::spm::{self, Spm};
+use crate::spm::{self, SpacePrefix, Spm};
 use crate::tokenizer::{Model, Tokenizer};
 use crate::vocab::{TokenKind, Vocab};
 
@@ -45,9 +45,17 @@ const END_TEXTS: [&str; 15] = [
     "<｜end▁of▁sentence｜>",
 ];
 
-/// Why no tokenizer can be made of a file's metadata.
+/// Why no tokenizer can be made of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenizerError {
+    /// A file is not the JSON it has to be, or contradicts itself.
+    #[error("{name}: {message}")]
+    File {
+        /// The file.
+        name: &'static str,
+        /// What is wrong with it.
+        message: String,
+    },
     /// A key is missing or of another type.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
@@ -56,7 +64,7 @@ pub enum TokenizerError {
         "tokenizer model {model:?} is not supported: supported are gpt2 (byte-pair) and llama (SentencePiece)"
     )]
     UnsupportedModel {
-        /// `tokenizer.ggml.model` as the file states it.
+        /// The kind as the file states it.
         model: String,
     },
     /// The pattern that cuts words is unknown, and a wrong one would quietly spoil every answer.
@@ -193,15 +201,39 @@ fn sentence_piece(
         .get_bool(ADD_SPACE_PREFIX)
         .optional()?
         .unwrap_or(true);
-    let spm = Spm::new(&vocab, scores, unknown, add_space_prefix)?;
+    let space_prefix = if add_space_prefix {
+        SpacePrefix::AfterToken
+    } else {
+        SpacePrefix::Never
+    };
+    let spm = Spm::new(&vocab, scores, unknown, space_prefix)?;
     // SentencePiece's own defaults, which files leave out.
     let defaults = [vocab.text(1).map(|_| 1), vocab.text(2).map(|_| 2)];
-    finish(metadata, vocab, Model::Spm(spm), true, defaults)
+    let mut tokenizer = finish(metadata, vocab, Model::Spm(spm), true, defaults)?;
+    if metadata.get_str("general.architecture") == Ok("phi3") {
+        take_space_after(&mut tokenizer);
+    }
+    Ok(tokenizer)
+}
+
+/// Phi-3's control tokens take the white space after them, all but those that begin and end documents. GGUF files do not say so; this is
+/// llama.cpp's rule.
+fn take_space_after(tokenizer: &mut Tokenizer) {
+    let keeps = ["<unk>", "<s>", "<|endoftext|>"];
+    let ids: Vec<u32> = tokenizer
+        .vocab
+        .iter()
+        .filter(|(_, text, kind)| kind.is_control() && !keeps.contains(text))
+        .map(|(id, _, _)| id)
+        .collect();
+    for id in ids {
+        tokenizer.special.strip_around(id, false, true);
+    }
 }
 
 fn finish(
     metadata: &Metadata,
-    mut vocab: Vocab,
+    vocab: Vocab,
     model: Model,
     add_bos_by_default: bool,
     [default_bos, default_eos]: [Option<u32>; 2],
@@ -215,11 +247,42 @@ fn finish(
     if add_bos && bos.is_none() {
         return Err(TokenizerError::NoBosToken);
     }
+    let mut others = Vec::new();
+    for key in END_KEYS {
+        others.extend(special_id(metadata, &vocab, key)?);
+    }
+    let ends = Ends {
+        bos,
+        eos,
+        add_bos,
+        others,
+    };
+    assemble(vocab, model, ends)
+}
+
+/// Which tokens begin and end text.
+pub(crate) struct Ends {
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    pub(crate) add_bos: bool,
+    /// Further tokens that end a generation.
+    pub(crate) others: Vec<u32>,
+}
+
+/// The tokenizer of these parts, whose ids all exist.
+pub(crate) fn assemble(
+    mut vocab: Vocab,
+    model: Model,
+    Ends {
+        bos,
+        eos,
+        add_bos,
+        others,
+    }: Ends,
+) -> Result<Tokenizer, TokenizerError> {
     let mut ends: Vec<u32> = END_TEXTS.iter().filter_map(|text| vocab.id(text)).collect();
     ends.extend(eos);
-    for key in END_KEYS {
-        ends.extend(special_id(metadata, &vocab, key)?);
-    }
+    ends.extend(others);
     ends.sort_unstable();
     ends.dedup();
     // Some converters leave these as ordinary tokens; shown or typed as text they would do harm.

@@ -20,6 +20,8 @@ struct Special {
     id: u32,
     text: String,
     is_control: bool,
+    /// White space before it, and after it, goes with it.
+    strips: [bool; 2],
 }
 
 /// The special tokens of a vocabulary, longest first.
@@ -38,6 +40,7 @@ impl SpecialFinder {
                 id,
                 text: text.to_owned(),
                 is_control: kind.is_control(),
+                strips: [false; 2],
             })
             .collect();
         let bytes: usize = tokens.iter().map(|token| token.text.len()).sum();
@@ -55,6 +58,13 @@ impl SpecialFinder {
                 message: error.to_string(),
             })?;
         Ok(Self { tokens, automaton })
+    }
+
+    /// Lets a token take the white space before or after it.
+    pub(crate) fn strip_around(&mut self, id: u32, before: bool, after: bool) {
+        for token in self.tokens.iter_mut().filter(|token| token.id == id) {
+            token.strips = [before, after];
+        }
     }
 
     /// Cuts `text` at its special tokens, the longest of all first and from the left among equals,
@@ -108,13 +118,28 @@ fn cut<'a>(fragments: &[Fragment<'a>], token: &Special) -> Vec<Fragment<'a>> {
             out.push(fragment);
             continue;
         };
+        let mut rest = text;
         let mut from = 0;
         for at in finder.find_iter(text.as_bytes()) {
-            push_text(&mut out, &text[from..at]);
+            // White space that a token took may hold no further one: it would begin with a space.
+            let Some(before) = text.get(from..at) else {
+                continue;
+            };
+            let [strip_before, strip_after] = token.strips;
+            let before = if strip_before {
+                before.trim_end()
+            } else {
+                before
+            };
+            push_text(&mut out, before);
             out.push(Fragment::Token(token.id));
-            from = at + token.text.len();
+            rest = &text[at + token.text.len()..];
+            if strip_after {
+                rest = rest.trim_start();
+            }
+            from = text.len() - rest.len();
         }
-        push_text(&mut out, &text[from..]);
+        push_text(&mut out, rest);
     }
     out
 }

@@ -9,13 +9,22 @@ use crate::vocab::{self, TokenKind, Vocab};
 /// SentencePiece's stand-in for a space.
 const SPACE: char = '\u{2581}';
 
+/// Where text gets a space before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpacePrefix {
+    Never,
+    /// At the start and after every special token.
+    AfterToken,
+    /// At the start alone, unless there is one.
+    Start,
+}
+
 #[derive(Debug)]
 pub(crate) struct Spm {
     scores: Vec<f32>,
     byte_tokens: Vec<u32>,
     longest_token_bytes: usize,
-    /// Whether text after a control token, or at the start, gets a space before it.
-    pub(crate) add_space_prefix: bool,
+    space_prefix: SpacePrefix,
 }
 
 impl Spm {
@@ -23,7 +32,7 @@ impl Spm {
         vocab: &Vocab,
         scores: Vec<f32>,
         unknown: Option<u32>,
-        add_space_prefix: bool,
+        space_prefix: SpacePrefix,
     ) -> Result<Self, TokenizerError> {
         if let Some(id) = scores.iter().position(|score| score.is_nan()) {
             return Err(TokenizerError::NanScore { id: id as u32 });
@@ -44,15 +53,20 @@ impl Spm {
             scores,
             byte_tokens,
             longest_token_bytes: vocab.longest_text_bytes(),
-            add_space_prefix,
+            space_prefix,
         })
     }
 
-    /// Appends the tokens of `text`. Time is O(n log n) in its length: a union is looked up only
-    /// while it is no longer than the longest token.
-    pub(crate) fn encode(&self, vocab: &Vocab, text: &str, prefix_space: bool, out: &mut Vec<u32>) {
+    /// Appends the tokens of `text`, which begins a prompt where `out` is empty. Time is O(n log n) in its length: a union is
+    /// looked up only while it is no longer than the longest token.
+    pub(crate) fn encode(&self, vocab: &Vocab, text: &str, after_token: bool, out: &mut Vec<u32>) {
         let mut escaped = String::with_capacity(text.len() + SPACE.len_utf8());
-        if prefix_space && self.add_space_prefix {
+        let prefixed = match self.space_prefix {
+            SpacePrefix::Never => false,
+            SpacePrefix::AfterToken => after_token,
+            SpacePrefix::Start => out.is_empty() && !text.starts_with(' '),
+        };
+        if prefixed {
             escaped.push(SPACE);
         }
         escaped.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
@@ -194,7 +208,7 @@ pub(crate) fn piece_of(text: &str, kind: TokenKind) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Spm, piece_of};
+    use super::{SpacePrefix, Spm, piece_of};
     use crate::load::TokenizerError;
     use crate::vocab::{TokenKind, Vocab};
 
@@ -211,7 +225,7 @@ mod tests {
             &vocab,
             all.iter().map(|entry| entry.1).collect(),
             None,
-            true,
+            SpacePrefix::AfterToken,
         )
         .unwrap();
         let mut ids = Vec::new();
@@ -250,11 +264,11 @@ mod tests {
     #[test]
     fn a_vocabulary_without_bytes_or_unknown_token_is_refused() {
         let vocab = Vocab::new(vec!["a".into()], vec![TokenKind::Normal], piece_of).unwrap();
-        let error = Spm::new(&vocab, vec![0.0], None, true).unwrap_err();
+        let error = Spm::new(&vocab, vec![0.0], None, SpacePrefix::Never).unwrap_err();
         assert_eq!(error, TokenizerError::NoByteFallback { byte: 0 });
-        assert!(Spm::new(&vocab, vec![0.0], Some(0), true).is_ok());
+        assert!(Spm::new(&vocab, vec![0.0], Some(0), SpacePrefix::Never).is_ok());
         assert_eq!(
-            Spm::new(&vocab, vec![f32::NAN], Some(0), true).unwrap_err(),
+            Spm::new(&vocab, vec![f32::NAN], Some(0), SpacePrefix::Never).unwrap_err(),
             TokenizerError::NanScore { id: 0 }
         );
     }
