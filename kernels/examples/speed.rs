@@ -85,7 +85,7 @@ fn stream(pool: &ThreadPool) {
 fn weights(format: Format, n: usize, k: usize) -> Vec<u8> {
     let (block, count) = (format.block_bytes(), n * k / format.block_elements());
     let mut bytes: Vec<u8> = (0..block * count)
-        .map(|i| (i * 2_654_435_761 >> 13) as u8 & 0x3b)
+        .map(|i| ((i * 2_654_435_761) >> 13) as u8 & 0x3b)
         .collect();
     if !format.is_quantised() {
         bytes.fill(0x2b);
@@ -109,7 +109,7 @@ fn products(cpu: Cpu, pool: &ThreadPool) {
         for rows in [1, 2, 4, 8, 16, 32, 128] {
             // One block in four is larger than the others, as in models: it gets a second byte.
             let size = |i: usize| {
-                if (i / 32 * 2_654_435_761 >> 7) % 4 == 0 {
+                if ((i / 32 * 2_654_435_761) >> 7).is_multiple_of(4) {
                     5.0
                 } else {
                     1.0

@@ -15,6 +15,7 @@ use crate::math::{exp, store_partial};
 use crate::pool::ThreadPool;
 use crate::simd::{LANES, Simd};
 
+mod element;
 mod tile;
 
 use tile::{Tile, merge_partials};

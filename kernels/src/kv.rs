@@ -79,11 +79,13 @@ impl KvShape {
         }
     }
 
-    fn key_head_bytes(&self) -> usize {
+    /// Bytes of one head's keys in a block.
+    pub(crate) fn key_head_bytes(&self) -> usize {
         self.head_bytes(self.head_dim)
     }
 
-    fn value_head_bytes(&self) -> usize {
+    /// Bytes of one head's values in a block.
+    pub(crate) fn value_head_bytes(&self) -> usize {
         self.head_bytes(self.padded_dim())
     }
 

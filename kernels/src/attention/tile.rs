@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::element::{Bytes, Element, Halves};
 use super::{AttentionShape, CHUNK, Context, Unit, fold};
 use crate::cpu::Kernel;
 use crate::kv::{BLOCK_TOKENS, KV_GROUP, KvElement};
@@ -53,57 +54,6 @@ struct Tokens {
     first: usize,
     blocks: Range<usize>,
     end: usize,
-}
-
-/// How stored keys and values become floats.
-trait Element {
-    /// Scales of the 16 tokens' keys in the group of depths from `group` on.
-    unsafe fn key_scales<S: Simd>(keys: *const u8, dim: usize, group: usize) -> S::F;
-    /// Depth `d` of the 16 tokens' keys.
-    unsafe fn key<S: Simd>(keys: *const u8, d: usize, scales: S::F) -> S::F;
-    /// Sixteen values of a token from `d` on, a multiple of 16.
-    unsafe fn value<S: Simd>(values: *const u8, padded: usize, token: usize, d: usize) -> S::F;
-}
-
-struct Halves;
-struct Bytes;
-
-#[allow(clippy::undocumented_unsafe_blocks)] // All bodies read within a head of `crate::kv`'s layout.
-impl Element for Halves {
-    #[inline(always)]
-    unsafe fn key_scales<S: Simd>(_: *const u8, _: usize, _: usize) -> S::F {
-        unsafe { S::splat(1.0) }
-    }
-    #[inline(always)]
-    unsafe fn key<S: Simd>(keys: *const u8, d: usize, _: S::F) -> S::F {
-        unsafe { S::load_f16(keys.cast::<u16>().add(d * BLOCK_TOKENS)) }
-    }
-    #[inline(always)]
-    unsafe fn value<S: Simd>(values: *const u8, padded: usize, token: usize, d: usize) -> S::F {
-        unsafe { S::load_f16(values.cast::<u16>().add(token * padded + d)) }
-    }
-}
-
-#[allow(clippy::undocumented_unsafe_blocks)] // As above.
-impl Element for Bytes {
-    #[inline(always)]
-    unsafe fn key_scales<S: Simd>(keys: *const u8, dim: usize, group: usize) -> S::F {
-        let scales = dim * BLOCK_TOKENS + group / KV_GROUP * BLOCK_TOKENS * 2;
-        unsafe { S::load_f16(keys.add(scales).cast()) }
-    }
-    #[inline(always)]
-    unsafe fn key<S: Simd>(keys: *const u8, d: usize, scales: S::F) -> S::F {
-        unsafe { S::mul(S::load_i8(keys.add(d * BLOCK_TOKENS).cast()), scales) }
-    }
-    #[inline(always)]
-    unsafe fn value<S: Simd>(values: *const u8, padded: usize, token: usize, d: usize) -> S::F {
-        let scale = token * padded.div_ceil(KV_GROUP) + d / KV_GROUP;
-        unsafe {
-            let scales = values.add(padded * BLOCK_TOKENS).cast::<u16>();
-            let lanes = S::load_i8(values.add(token * padded + d).cast());
-            S::mul(lanes, S::splat_f16(scales.add(scale)))
-        }
-    }
 }
 
 impl Kernel for Tile<'_> {
@@ -212,9 +162,9 @@ impl Work<'_> {
         let blocks = tokens.start / BLOCK_TOKENS..tokens.end.div_ceil(BLOCK_TOKENS);
         // SAFETY: the last row's tokens all have blocks in the table, and memory parts hold `rows` rows.
         unsafe {
-            self.scores::<S, E>(first, blocks.clone());
+            self.scores::<S, E>(first, &blocks);
             for row in 0..self.rows {
-                self.softmax::<S>(row, self.seen(row, first), blocks.clone());
+                self.softmax::<S>(row, &self.seen(row, first), &blocks);
             }
             self.values::<S, E>(first, blocks, tokens.end);
             if self.unit.partial.is_some() {
@@ -245,7 +195,7 @@ impl Work<'_> {
 
     /// Scores of all rows against blocks `blocks` of keys.
     #[inline(always)]
-    unsafe fn scores<S: Simd, E: Element>(&self, first: usize, blocks: Range<usize>) {
+    unsafe fn scores<S: Simd, E: Element>(&self, first: usize, blocks: &Range<usize>) {
         let keys = |block: usize| {
             self.context.cache.keys(
                 self.context.layer,
@@ -263,6 +213,11 @@ impl Work<'_> {
                     1
                 };
                 let (one, other) = (keys(block), keys(block + pair - 1));
+                if E::AHEAD && self.unit.tokens == 1 {
+                    for next in (block + pair..blocks.end).take(pair) {
+                        prefetch::<S>(keys(next), self.context.cache.shape().key_head_bytes());
+                    }
+                }
                 let mut row = 0;
                 while row < self.rows {
                     row += match (pair, self.rows - row) {
@@ -328,7 +283,7 @@ impl Work<'_> {
     /// Turns a row's scores of tokens `seen` into exponentials and the rest of blocks `blocks` into zeros; notes the largest
     /// score and the sum.
     #[inline(always)]
-    unsafe fn softmax<S: Simd>(&self, row: usize, seen: Range<usize>, blocks: Range<usize>) {
+    unsafe fn softmax<S: Simd>(&self, row: usize, seen: &Range<usize>, blocks: &Range<usize>) {
         // SAFETY: the row's scores hold these blocks' vectors, and `seen` lies within them or is empty.
         unsafe {
             let scores = self.scores.add(row * CHUNK);
@@ -412,6 +367,12 @@ impl Work<'_> {
                     .context
                     .cache
                     .values(self.context.layer, id, self.unit.kv_head);
+                if E::AHEAD && self.unit.tokens == 1 && d == 0 && block + 1 < tokens.blocks.end {
+                    let next = self.block(tokens.first, block + 1);
+                    let (cache, layer) = (self.context.cache, self.context.layer);
+                    let values = cache.values(layer, next, self.unit.kv_head);
+                    prefetch::<S>(values, cache.shape().value_head_bytes());
+                }
                 let weights = self.scores.add(row * CHUNK + block * BLOCK_TOKENS);
                 for token in 0..(tokens.end - block * BLOCK_TOKENS).min(BLOCK_TOKENS) {
                     let mut v = [S::splat(0.0); V];
@@ -436,6 +397,16 @@ impl Work<'_> {
             }
             V
         }
+    }
+}
+
+/// Asks memory for what comes next. A decoding token meets every key and value once, in pieces too short for the processor's
+/// own prefetching; a prompt's tiles find them in a cache.
+#[inline(always)]
+unsafe fn prefetch<S: Simd>(p: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe { S::prefetch(p.wrapping_add(line)) };
     }
 }
 

@@ -248,3 +248,44 @@ proptest! {
         }
     }
 }
+
+/// Bytes of a hexadecimal number.
+fn hexadecimal(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.map(byte).collect()
+}
+
+/// `vectors.txt` was written by `e2e/reference/block_vectors.py`: blocks of random bytes, and what the `gguf` package reads in them.
+#[test]
+fn blocks_mean_what_the_gguf_package_reads_in_them() {
+    let mut seen = Vec::new();
+    for line in include_str!("vectors.txt").lines() {
+        let mut parts = line.split(' ');
+        let (name, block, weights) = (
+            parts.next().unwrap(),
+            parts.next().unwrap(),
+            parts.next().unwrap(),
+        );
+        let format = Format::ALL.into_iter().find(|f| f.name() == name).unwrap();
+        let mut got = vec![f32::NAN; format.block_elements()];
+        dequantise(format, &hexadecimal(block), &mut got);
+        let expected: Vec<f32> = hexadecimal(weights)
+            .chunks(4)
+            .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+            .collect();
+        let largest = expected.iter().fold(0f32, |a, b| a.max(b.abs()));
+        for (i, (g, e)) in got.iter().zip(&expected).enumerate() {
+            assert!(
+                (g - e).abs() <= 4.0 * f32::EPSILON * largest,
+                "{name} {i}: {g} {e}"
+            );
+        }
+        assert_eq!(got.len(), expected.len());
+        seen.push(format);
+    }
+    assert_eq!(
+        seen.len(),
+        Format::ALL.into_iter().filter(|f| f.is_quantised()).count()
+    );
+}
