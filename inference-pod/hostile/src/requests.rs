@@ -17,7 +17,15 @@ use tower::ServiceExt;
 use crate::Mutator;
 
 /// The first byte of an input chooses among these.
-const PATHS: [&str; 2] = ["/v1/chat/completions", "/v1/completions"];
+const PATHS: [&str; 5] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/tokenize",
+    "/detokenize",
+    "/v1/embeddings",
+];
+/// So many of them answer with choices.
+const GENERATING: usize = 2;
 
 /// Bodies that are answered, with a first byte that names the path.
 pub fn request_seeds() -> Vec<Vec<u8>> {
@@ -44,6 +52,18 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
             1,
             json!({"model": "m", "prompt": [[1, 2, 3], [4]], "max_tokens": 2, "stream": true, "stop": "\n"}),
         ),
+        (
+            0,
+            json!({"model": "m", "messages": messages, "max_tokens": 8, "response_format": {"type": "json_schema", "json_schema": {
+                "name": "s", "schema": {"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]{1,3}$"}}}}}}),
+        ),
+        (
+            0,
+            json!({"model": "m", "messages": messages, "max_tokens": 8, "stream": true, "tool_choice": "auto", "tools": [
+                {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}}]}),
+        ),
+        (2, json!({"model": "m", "prompt": "a text <|im_end|>"})),
+        (3, json!({"model": "m", "tokens": [1, 2, 3]})),
     ];
     let input = |(path, body): (u8, Value)| [vec![path], body.to_string().into_bytes()].concat();
     seeds.map(input).to_vec()
@@ -71,6 +91,10 @@ const WORDS: &[&[u8]] = &[
     b"\"tool_choice\": \"required\",",
     b"\"response_format\": {\"type\": \"json_object\"},",
     b"\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"s\", \"schema\": {\"$ref\": \"#\"}}},",
+    b"\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"s\", \"schema\": {\"pattern\": \"(a*)*(b|b)*$\"}}},",
+    b"\"minLength\": 1000000, \"maxItems\": 999999999,",
+    b"\"pattern\": \"(((((a{1,1000}){1,1000}){1,1000})))\",",
+    b"\"allOf\": [{\"$ref\": \"#\"}, {\"$ref\": \"#\"}],",
     b"\"logit_bias\": {\"-1\": 5, \"99999999999\": 1},",
     b"\\ud800",
     b"\\u0000",
@@ -104,7 +128,7 @@ fn pod() -> &'static Pod {
             load_seconds: 0,
         });
         let size = EngineSize {
-            max_context_tokens: Some(128),
+            max_context_tokens: Some(512),
             max_sequences: 8,
             step_tokens: 64,
             ..EngineSize::default()
@@ -123,7 +147,8 @@ pub fn request(bytes: &[u8]) -> bool {
     let Some((path, body)) = bytes.split_first() else {
         return false;
     };
-    let path = PATHS[usize::from(*path) % PATHS.len()];
+    let number = usize::from(*path) % PATHS.len();
+    let path = PATHS[number];
     let pod = pod();
     let (status, answer) = pod.runtime.block_on(async {
         let request = Request::post(path)
@@ -149,14 +174,14 @@ pub fn request(bytes: &[u8]) -> bool {
         String::from_utf8_lossy(&answer)
     );
     if status == StatusCode::OK {
-        check_answer(&answer);
+        check_answer(&answer, number < GENERATING);
     } else {
         check_error(status, &answer);
     }
     status == StatusCode::OK
 }
 
-fn check_answer(answer: &[u8]) {
+fn check_answer(answer: &[u8], with_choices: bool) {
     if answer.starts_with(b"data: ") || answer.starts_with(b":") {
         assert!(
             answer.ends_with(b"data: [DONE]\n\n"),
@@ -165,10 +190,9 @@ fn check_answer(answer: &[u8]) {
         return;
     }
     let value: Value = serde_json::from_slice(answer).expect("an answer is JSON");
+    let choices = value["choices"].as_array();
     assert!(
-        value["choices"]
-            .as_array()
-            .is_some_and(|choices| !choices.is_empty()),
+        choices.is_some_and(|choices| !choices.is_empty()) || !with_choices,
         "{value}"
     );
 }

@@ -53,7 +53,7 @@ fn model_folders_are_accepted_whole_or_refused() {
 
 #[test]
 fn requests_are_answered_or_refused_and_harm_nobody() {
-    run_all(request, &request_seeds(), request_inputs(SEED), 1_500);
+    run_all(request, &request_seeds(), request_inputs(SEED), 3_000);
 }
 
 #[test]
