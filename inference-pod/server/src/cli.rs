@@ -77,6 +77,15 @@ pub enum ExecutorArg {
     Simulated,
 }
 
+/// How keys and values are stored, as the command line names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvType {
+    /// Half precision
+    F16,
+    /// Bytes in groups of 32: about half the memory, answers a little less exact
+    Int8,
+}
+
 /// Size of the engine.
 #[derive(Args, Clone, Debug)]
 pub struct SizeArgs {
@@ -86,6 +95,9 @@ pub struct SizeArgs {
     /// KV memory, such as 512Mi or 2Gi [default: 512Mi, less where little is free]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub kv_memory: Option<u64>,
+    /// How keys and values are stored
+    #[arg(long, value_name = "TYPE", value_enum, default_value = "f16")]
+    pub kv_type: KvType,
     /// Threads that compute [default: what CPU quota and affinity allow]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pagoda_crds::wire::{EngineConfig, ExecutorKind, SimulatedConfig, defaults};
+use pagoda_model::KvElement;
 
 use crate::failure::Fatal;
 
@@ -33,6 +34,8 @@ pub struct EngineSize {
     pub block_tokens: usize,
     /// KV memory; `None` for a share of what is free.
     pub kv_bytes: Option<u64>,
+    /// How keys and values are stored.
+    pub kv_element: KvElement,
 }
 
 impl Default for EngineSize {
@@ -43,6 +46,7 @@ impl Default for EngineSize {
             step_tokens: defaults::STEP_TOKENS as usize,
             block_tokens: defaults::BLOCK_TOKENS as usize,
             kv_bytes: None,
+            kv_element: KvElement::default(),
         }
     }
 }
@@ -124,6 +128,7 @@ impl ServeConfig {
             step_tokens: config.step_tokens as usize,
             block_tokens: config.block_tokens as usize,
             kv_bytes: Some(config.kv_bytes),
+            kv_element: KvElement::default(),
         };
         let drain = Duration::from_secs(config.drain_seconds.into());
         // A gateway passes a request on as it came, and `namespace/service` is how a client names one service among many.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pagoda_crds::wire::{FailureReason, ModelInfo, SimulatedConfig};
 use pagoda_engine_core::Limits;
 use pagoda_model::{BLOCK_TOKENS, CpuExecutor, CpuOptions, KvBudget, LoadError, ModelFile};
-use pagoda_text::{ChatTemplate, Tokenizer, TokenizerError};
+use pagoda_text::{ChatTemplate, HuggingFaceFiles, TemplateError, Tokenizer, TokenizerError};
 
 use crate::config::{Backend, EngineSize, MAX_WAITING};
 use crate::executor::{Executor, ExecutorInfo};
@@ -15,6 +15,9 @@ use crate::failure::Fatal;
 use crate::language::Language;
 use crate::memory::{self, Demand, MemoryLimit, OutOfMemory};
 use crate::simulated::{KV_BYTES_PER_TOKEN, SimulatedExecutor, SimulatedSpeed};
+
+/// Longest file read that says how a model reads and writes text; the largest vocabularies take some 30 MB.
+const MOST_TEXT_BYTES: u64 = 128 << 20;
 
 /// A loaded model.
 pub struct Loaded {
@@ -101,15 +104,7 @@ fn load_cpu(
     }
     let file = ModelFile::open(path)?;
     // Cheap and likely to say no: before gigabytes of weights are read.
-    let Some(gguf) = file.gguf() else {
-        let what = "a folder: its tokenizer is not read yet";
-        return Err(LoadError::UnsupportedModel(what.into()).into());
-    };
-    let tokenizer = Tokenizer::from_metadata(gguf.metadata())?;
-    let template = ChatTemplate::from_metadata(gguf.metadata());
-    if let Err(error) = &template {
-        tracing::warn!(%error, "this model takes no conversations, only /v1/completions");
-    }
+    let language = language(&file)?;
     let trained_for = file.config().context_tokens;
     let context_tokens = size
         .max_context_tokens
@@ -118,6 +113,7 @@ fn load_cpu(
         threads,
         context_tokens: Some(context_tokens),
         kv: KvBudget::Blocks(1),
+        kv_element: size.kv_element,
         ..CpuOptions::default()
     };
     let plan = file.memory_plan(&options)?;
@@ -133,14 +129,50 @@ fn load_cpu(
         kv: KvBudget::Blocks(blocks as usize),
         ..options
     };
-    let executor = CpuExecutor::load(path, &options, |done, total| progress(percent(done, total)))?;
+    let executor = CpuExecutor::from_file(&file, &options, |done, total| {
+        progress(percent(done, total));
+    })?;
     let info = model_info(executor.info(), file.bytes());
-    Ok(loaded(
-        Box::new(executor),
-        Language::new(tokenizer, template),
-        size,
-        info,
-    ))
+    Ok(loaded(Box::new(executor), language, size, info))
+}
+
+/// The tokenizer and the template: out of a GGUF file's header, or of the files beside the weights of a folder.
+fn language(file: &ModelFile) -> Result<Language, LoadFailure> {
+    let (tokenizer, template) = match file.gguf().map(pagoda_gguf::Gguf::metadata) {
+        Some(metadata) => (
+            Tokenizer::from_metadata(metadata)?,
+            ChatTemplate::from_metadata(metadata),
+        ),
+        None => hugging_face_language(file)?,
+    };
+    if let Err(error) = &template {
+        tracing::warn!(%error, "this model takes no conversations, only /v1/completions");
+    }
+    Ok(Language::new(tokenizer, template))
+}
+
+fn hugging_face_language(
+    file: &ModelFile,
+) -> Result<(Tokenizer, Result<ChatTemplate, TemplateError>), LoadFailure> {
+    let read = |name: &str| file.read_beside(name, MOST_TEXT_BYTES);
+    let tokenizer = read("tokenizer.json")?.ok_or_else(|| {
+        LoadError::Invalid("the folder has no tokenizer.json beside the weights".into())
+    })?;
+    let (config, generation) = (
+        read("tokenizer_config.json")?,
+        read("generation_config.json")?,
+    );
+    let template = read("chat_template.jinja")?;
+    let files = HuggingFaceFiles {
+        tokenizer: &tokenizer,
+        tokenizer_config: config.as_deref(),
+        generation_config: generation.as_deref(),
+        chat_template: template
+            .as_deref()
+            .and_then(|bytes| std::str::from_utf8(bytes).ok()),
+    };
+    let template = ChatTemplate::from_hugging_face(&files);
+    Ok((Tokenizer::from_hugging_face(&files)?, template))
 }
 
 fn load_simulated(
@@ -201,6 +233,9 @@ fn plan_blocks(demand: &Demand, size: &EngineSize) -> Result<u32, OutOfMemory> {
     let limit = memory::limit();
     let blocks = demand.plan_blocks(size.kv_bytes, limit)?;
     let limit_bytes = limit.map(|MemoryLimit { bytes, .. }| bytes);
+    if let Some(less) = demand.shrunk(blocks, size.kv_bytes, limit) {
+        tracing::warn!("{less}");
+    }
     tracing::info!(
         weight_bytes = demand.weight_bytes,
         kv_bytes = u64::from(blocks) * demand.block_bytes,

@@ -73,6 +73,33 @@ pub struct OutOfMemory {
     pub limit: MemoryLimit,
 }
 
+/// KV takes less than it would with more memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShrunkKv {
+    kv_bytes: u64,
+    kv_tokens: u64,
+    usual_bytes: u64,
+    weight_bytes: u64,
+    working_bytes: u64,
+    limit: MemoryLimit,
+}
+
+impl fmt::Display for ShrunkKv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "KV is {} for {} tokens instead of {}: the {} is {}, of which the model takes {} and working memory {}",
+            Bytes(self.kv_bytes),
+            self.kv_tokens,
+            Bytes(self.usual_bytes),
+            self.limit.source,
+            Bytes(self.limit.bytes),
+            Bytes(self.weight_bytes),
+            Bytes(self.working_bytes),
+        )
+    }
+}
+
 impl OutOfMemory {
     fn total_bytes(&self) -> u64 {
         self.weight_bytes
@@ -124,6 +151,26 @@ impl Demand {
         } else {
             Ok(blocks as u32)
         }
+    }
+
+    /// What to tell where `limit` made fewer `blocks` than would be made without it.
+    pub fn shrunk(
+        &self,
+        blocks: u32,
+        kv_bytes: Option<u64>,
+        limit: Option<MemoryLimit>,
+    ) -> Option<ShrunkKv> {
+        let unlimited = self.plan_blocks(kv_bytes, None).ok()?;
+        let limit = limit.filter(|_| unlimited > blocks)?;
+        let bytes = |blocks: u32| u64::from(blocks).saturating_mul(self.block_bytes);
+        Some(ShrunkKv {
+            kv_bytes: bytes(blocks),
+            kv_tokens: u64::from(blocks) * self.block_tokens,
+            usual_bytes: bytes(unlimited),
+            weight_bytes: self.weight_bytes,
+            working_bytes: self.working_bytes(),
+            limit,
+        })
     }
 
     fn default_kv_bytes(&self, limit: Option<MemoryLimit>) -> u64 {
@@ -308,6 +355,24 @@ mod tests {
             small.plan_blocks(None, Some(limit))
         };
         assert_eq!((blocks(4096), blocks(500)), (Ok(512), Ok(300)));
+    }
+
+    #[test]
+    fn says_that_kv_is_smaller_than_usual_and_why() {
+        let small = Demand {
+            context_tokens: 1024,
+            ..demand()
+        };
+        let limit = Some(cgroup((4 << 30) + WORKING + (500 << 20)));
+        let blocks = small.plan_blocks(None, limit).unwrap();
+        assert_eq!(
+            small.shrunk(blocks, None, limit).unwrap().to_string(),
+            "KV is 300.0 MiB for 4800 tokens instead of 512.0 MiB: the cgroup limit is 4.6 GiB, of which the model takes 4.0 GiB and working memory 64.0 MiB"
+        );
+        let ample = Some(cgroup(64 << 30));
+        let blocks = small.plan_blocks(None, ample).unwrap();
+        assert_eq!(small.shrunk(blocks, None, ample), None);
+        assert_eq!(small.shrunk(blocks, None, None), None);
     }
 
     #[test]

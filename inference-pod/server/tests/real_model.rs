@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 const CHAT: &str = "/v1/chat/completions";
 
 fn model() -> Backend {
+    cached("smollm2-135m-instruct-q4_1.gguf", "run e2e/fetch-model")
+}
+
+fn cached(file: &str, remedy: &str) -> Backend {
     let cache = std::env::var_os("PAGODA_CACHE_DIR").map(PathBuf::from);
     let cache = cache.unwrap_or_else(|| {
         PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cache/pagoda")
     });
-    let path = cache.join("models/smollm2-135m-instruct-q4_1.gguf");
-    assert!(
-        path.exists(),
-        "{} is missing: run e2e/fetch-model",
-        path.display()
-    );
+    let path = cache.join("models").join(file);
+    assert!(path.exists(), "{} is missing: {remedy}", path.display());
     Backend::Cpu(path)
 }
 
@@ -96,6 +96,19 @@ async fn it_knows_the_capital_of_france_and_never_shows_its_control_tokens() {
         (&info["architecture"], &info["executor"], &info["simulated"]),
         (&json!("llama"), &json!("cpu"), &json!(false))
     );
+}
+
+#[tokio::test]
+#[ignore = "needs the 240 MB that `e2e/fetch-model gemma3` fetches"]
+async fn gemma_3_goes_on_with_a_text_sensibly() {
+    let model = cached("gemma-3-270m-q4_k_m.gguf", "run e2e/fetch-model gemma3");
+    let pod = Pod::ready(&model, &size(), 2);
+    let prompt =
+        "The capital of France is Paris. The capital of Italy is Rome. The capital of Germany is";
+    let body = json!({"prompt": prompt, "temperature": 0, "max_tokens": 8});
+    let answer = pod.complete(body).await.ok();
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    assert!(text.contains("Berlin"), "{text}");
 }
 
 #[tokio::test]

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use pagoda_crds::names::cache_key;
+use pagoda_model::KvElement;
 use pagoda_source::ModelUri;
 
 use super::fetch;
-use crate::cli::{SizeArgs, SourceArgs};
+use crate::cli::{KvType, SizeArgs, SourceArgs};
 use crate::config::EngineSize;
 use crate::failure::Fatal;
 
@@ -52,6 +53,10 @@ pub fn size(args: &SizeArgs) -> EngineSize {
     EngineSize {
         max_context_tokens: Some(args.context as usize),
         kv_bytes: args.kv_memory,
+        kv_element: match args.kv_type {
+            KvType::F16 => KvElement::F16,
+            KvType::Int8 => KvElement::Int8Group32,
+        },
         ..EngineSize::default()
     }
 }
