@@ -117,7 +117,9 @@ impl Forward<'_> {
                 table.row(tokens[row] as usize, out);
                 #[allow(clippy::float_cmp)] // 1 is the value that says "as it is".
                 if scale != 1.0 {
-                    out.iter_mut().for_each(|x| *x *= scale);
+                    for x in out {
+                        *x *= scale;
+                    }
                 }
             });
     }

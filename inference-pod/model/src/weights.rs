@@ -179,7 +179,9 @@ impl Loader<'_> {
 
     fn norm(&mut self, vector: &Vector) -> Result<Vec<f32>, LoadError> {
         let mut weights = self.vector(vector)?;
-        weights.iter_mut().for_each(|w| *w += self.norm_offset);
+        for weight in &mut weights {
+            *weight += self.norm_offset;
+        }
         Ok(weights)
     }
 

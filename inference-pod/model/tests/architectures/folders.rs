@@ -166,7 +166,7 @@ fn embeddings_are_pooled_states_of_length_1() {
             };
             let length = chosen.iter().map(|x| x * x).sum::<f32>().sqrt();
             let expected: Vec<f32> = chosen.iter().map(|x| x / length).collect();
-            let difference = largest_difference(&[vector.clone()], &[expected]);
+            let difference = largest_difference(std::slice::from_ref(vector), &[expected]);
             assert!(difference <= 1e-4, "{pooling:?} {count}: {difference}");
         }
         assert_eq!(executor.embed(&rows[1..], pooling).unwrap()[0], got[1]);
@@ -369,7 +369,7 @@ fn damaged_missing_and_misplaced_files_are_errors_with_a_name() {
     });
     assert!(error.contains("tensor"), "{error}");
     let error = error_after("llama_3", &|at| {
-        std::fs::remove_file(at.join("config.json")).unwrap()
+        std::fs::remove_file(at.join("config.json")).unwrap();
     });
     assert!(error.contains("config.json"), "{error}");
     let cut = |name: &'static str, len: u64| {

@@ -303,14 +303,6 @@ fn steps_that_cannot_be_computed_are_refused_and_change_nothing() {
             ExecutorError::EmptyRow { row: 1 },
         ),
         (
-            StepRow { logits: 4, ..good },
-            ExecutorError::Logits {
-                row: 1,
-                wanted: 4,
-                tokens: 3,
-            },
-        ),
-        (
             StepRow {
                 tokens: &[1, 23],
                 ..good
@@ -385,4 +377,24 @@ fn steps_that_cannot_be_computed_are_refused_and_change_nothing() {
     };
     executor.forward(&[next], &mut logits).unwrap();
     assert_eq!(logits.row(0), before);
+}
+
+#[test]
+fn logits_of_more_tokens_than_a_row_has_are_refused() {
+    let mut executor = model().executor(1, 4);
+    let row = StepRow {
+        tokens: &[1, 2, 3],
+        start: 0,
+        block_table: &[0],
+        logits: 4,
+    };
+    let refused = ExecutorError::Logits {
+        row: 0,
+        wanted: 4,
+        tokens: 3,
+    };
+    assert_eq!(
+        executor.forward(&[row], &mut Logits::default()),
+        Err(refused)
+    );
 }
