@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use pagoda_text::structured::{Constraint, Form, GrammarCompiler, GrammarError};
-use pagoda_text::tools::{ToolFormat, instruct};
+use pagoda_text::tools::{ToolFormat, instruct, needs_words};
 use pagoda_text::{
     ChatRequest, ChatTemplate, Json, Message, SpecialTokens, TemplateError, Tokenizer,
 };
@@ -93,15 +93,12 @@ impl Language {
         &self,
         conversation: &Conversation,
     ) -> Result<Vec<u32>, LanguageError> {
-        let told = match &conversation.tools {
-            Some(tools) if !self.template()?.takes_tools() => {
-                Some(instruct(&conversation.messages, tools))
-            }
-            _ => None,
-        };
-        let messages = told.as_deref().unwrap_or(&conversation.messages);
+        let (messages, tools) = (&conversation.messages, conversation.tools.as_ref());
+        let in_words = needs_words(messages, tools) && !self.template()?.takes_tools();
+        let told = in_words.then(|| instruct(messages, tools));
+        let messages = told.as_deref().unwrap_or(messages);
         self.encode_request(&ChatRequest {
-            tools: conversation.tools.as_ref().filter(|_| told.is_none()),
+            tools: tools.filter(|_| told.is_none()),
             variables: conversation.variables.as_ref(),
             add_generation_prompt: !conversation.without_generation_prompt,
             ..ChatRequest::new(messages, conversation.now_unix_seconds)

@@ -53,7 +53,7 @@ impl ApiError {
     }
 
     /// A schema that cannot be kept to.
-    pub fn bad_schema(param: &str, why: String) -> Self {
+    pub fn bad_schema(param: &str, why: &str) -> Self {
         Self {
             code: Some("invalid_json_schema"),
             ..Self::bad_param(param, format!("'{param}' cannot be kept to: {why}"))
@@ -64,7 +64,7 @@ impl ApiError {
     pub fn not_compiled(param: &str, error: &CompileError) -> Self {
         let why = error.to_string();
         match error {
-            CompileError::Grammar(_) | CompileError::TooSlow => Self::bad_schema(param, why),
+            CompileError::Grammar(_) | CompileError::TooSlow => Self::bad_schema(param, &why),
             CompileError::Busy => Self::overloaded(why),
             CompileError::NoThread(_) => Self::internal(why),
         }

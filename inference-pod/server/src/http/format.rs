@@ -66,7 +66,7 @@ fn json_schema(given: Option<GivenSchema>) -> Result<AnswerFormat, ApiError> {
         None => Ok(AnswerFormat::Json(CheckedSchema::object())),
         Some(schema) => CheckedSchema::new(&schema)
             .map(AnswerFormat::Json)
-            .map_err(|error| ApiError::bad_schema(SCHEMA_PARAM, error.to_string())),
+            .map_err(|error| ApiError::bad_schema(SCHEMA_PARAM, &error.to_string())),
     }
 }
 

@@ -195,7 +195,9 @@ async fn whole(mut running: Running, wanted: usize) -> Result<Response, ApiError
             Event::Piece(mut piece) => {
                 finished.prompt.append(&mut piece.prompt);
                 let deltas = reader.push(piece);
-                deltas.into_iter().for_each(|delta| finished.add(delta));
+                for delta in deltas {
+                    finished.add(delta);
+                }
                 finished.logprobs.extend(reader.take_logprobs());
             }
             Event::Finished {
@@ -204,7 +206,9 @@ async fn whole(mut running: Running, wanted: usize) -> Result<Response, ApiError
                 cached_tokens,
             } => {
                 let (rest, finish) = reader.finish(reason);
-                rest.into_iter().for_each(|delta| finished.add(delta));
+                for delta in rest {
+                    finished.add(delta);
+                }
                 finished.finish = Some(reason_of(finish, running.is_prompt_only));
                 running.count(choice, completion_tokens, cached_tokens);
             }

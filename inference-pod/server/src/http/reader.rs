@@ -97,7 +97,7 @@ impl ChoiceReader {
         Self {
             parser,
             reading: reading.clone(),
-            id: format!("{:.20}{choice:02x}", request),
+            id: format!("{request:.20}{choice:02x}"),
             logprobs: Vec::new(),
         }
     }
@@ -259,7 +259,9 @@ mod tests {
             .into_iter()
             .for_each(|delta| choice.add(delta));
         let (rest, finish) = reader.finish(FinishReason::Stop);
-        rest.into_iter().for_each(|delta| choice.add(delta));
+        for delta in rest {
+            choice.add(delta);
+        }
         choice.finish = Some(finish);
         choice
     }

@@ -16,6 +16,7 @@ pub enum Endpoint {
 }
 
 /// Tokens counted.
+#[allow(clippy::struct_field_names, reason = "the API's names")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Of the prompt, once, whatever `n` is.
@@ -128,31 +129,27 @@ impl Shape {
         self.chat_chunk(
             choice,
             &json!({"role": "assistant", "content": ""}),
-            Value::Null,
+            &Value::Null,
             None,
         )
     }
 
     /// More of a choice of a conversation.
     pub fn delta_chunk(&self, choice: usize, delta: &Delta, logprobs: &[TokenLogprobs]) -> Value {
-        let (delta, logprobs) = match delta {
-            Delta::Content(text) => (json!({"content": text}), self.logprobs.chat(logprobs)),
-            Delta::Call { index, id, name } => (
-                json!({"tool_calls": [{
-                    "index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""},
-                }]}),
-                self.logprobs.chat(logprobs),
-            ),
-            Delta::Arguments { index, text } => (
-                json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}),
-                self.logprobs.chat(logprobs),
-            ),
+        let delta = match delta {
+            Delta::Content(text) => json!({"content": text}),
+            Delta::Call { index, id, name } => json!({"tool_calls": [{
+                "index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""},
+            }]}),
+            Delta::Arguments { index, text } => {
+                json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+            }
         };
-        self.chat_chunk(choice, &delta, logprobs, None)
+        self.chat_chunk(choice, &delta, &self.logprobs.chat(logprobs), None)
     }
 
     /// More of a completion; `logprobs` as [`LogprobsShape::completion`] writes them.
-    pub fn text_chunk(&self, choice: usize, text: &str, logprobs: Value) -> Value {
+    pub fn text_chunk(&self, choice: usize, text: &str, logprobs: &Value) -> Value {
         self.completion_chunk(choice, text, logprobs, None)
     }
 
@@ -160,13 +157,13 @@ impl Shape {
     pub fn closing_chunk(&self, choice: usize, finish: Finish, rest: &[TokenLogprobs]) -> Value {
         match self.endpoint {
             Endpoint::Chat if rest.is_empty() => {
-                self.chat_chunk(choice, &json!({}), Value::Null, Some(finish))
+                self.chat_chunk(choice, &json!({}), &Value::Null, Some(finish))
             }
             Endpoint::Chat => {
                 let logprobs = self.logprobs.chat(rest);
-                self.chat_chunk(choice, &json!({}), logprobs, Some(finish))
+                self.chat_chunk(choice, &json!({}), &logprobs, Some(finish))
             }
-            Endpoint::Completions => self.completion_chunk(choice, "", Value::Null, Some(finish)),
+            Endpoint::Completions => self.completion_chunk(choice, "", &Value::Null, Some(finish)),
         }
     }
 
@@ -188,7 +185,7 @@ impl Shape {
         &self,
         index: usize,
         delta: &Value,
-        logprobs: Value,
+        logprobs: &Value,
         finish: Option<Finish>,
     ) -> Value {
         self.chunk(json!({
@@ -200,7 +197,7 @@ impl Shape {
         &self,
         index: usize,
         text: &str,
-        logprobs: Value,
+        logprobs: &Value,
         finish: Option<Finish>,
     ) -> Value {
         self.chunk(json!({

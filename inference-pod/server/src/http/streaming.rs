@@ -64,7 +64,7 @@ impl Streaming {
                     let nothing = self.logprobs(choice, None, &[], &[]);
                     let text = self.running.echoes[choice].text.clone();
                     self.offsets[choice] += text.chars().count();
-                    self.running.shape.text_chunk(choice, &text, nothing)
+                    self.running.shape.text_chunk(choice, &text, &nothing)
                 }
             };
             self.send(&chunk);
@@ -137,7 +137,7 @@ impl Streaming {
             }
         }
         let logprobs = self.logprobs(choice, first, prompt, &tokens);
-        let chunk = self.running.shape.text_chunk(choice, &text, logprobs);
+        let chunk = self.running.shape.text_chunk(choice, &text, &logprobs);
         self.send(&chunk);
     }
 

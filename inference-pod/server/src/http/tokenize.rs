@@ -25,22 +25,13 @@ pub async fn tokenize(State(app): State<Arc<App>>, body: Body) -> Result<Json<Va
     let language = Arc::clone(&served.language);
     let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
     let with_special = fields.take("add_special_tokens")?;
-    let tokens = match fields.take::<String>("prompt")? {
-        Some(prompt) => {
-            fields.refuse_rest()?;
-            text_tokens(&language, &prompt, with_special.unwrap_or(true))
-        }
-        None => {
-            let generation = fields.take("add_generation_prompt")?.unwrap_or(true);
-            let tools = tools::take(&mut fields)?;
-            let conversation = Conversation {
-                tools: tools.map(|tools| tools.given),
-                without_generation_prompt: !generation,
-                ..chat::conversation(&mut fields)?
-            };
-            fields.refuse_rest()?;
-            chat::encode(Arc::clone(&language), conversation).await?
-        }
+    let tokens = if let Some(prompt) = fields.take::<String>("prompt")? {
+        fields.refuse_rest()?;
+        text_tokens(&language, &prompt, with_special.unwrap_or(true))
+    } else {
+        let conversation = conversation(&mut fields)?;
+        fields.refuse_rest()?;
+        chat::encode(Arc::clone(&language), conversation).await?
     };
     let mut answer = json!({
         "count": tokens.len(), "max_model_len": served.info.context_tokens, "tokens": tokens, "token_strs": null,
@@ -50,6 +41,16 @@ pub async fn tokenize(State(app): State<Arc<App>>, body: Body) -> Result<Json<Va
         answer["token_strs"] = tokens.iter().map(text).collect();
     }
     Ok(Json(answer))
+}
+
+fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    let generation = fields.take("add_generation_prompt")?.unwrap_or(true);
+    let tools = tools::take(fields)?;
+    Ok(Conversation {
+        tools: tools.map(|tools| tools.given),
+        without_generation_prompt: !generation,
+        ..chat::conversation(fields)?
+    })
 }
 
 fn text_tokens(language: &Language, text: &str, with_special: bool) -> Vec<u32> {

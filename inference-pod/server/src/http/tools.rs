@@ -182,12 +182,12 @@ fn parameters(param: &str, function: &GivenFunction) -> Result<CheckedSchema, Ap
     };
     let param = format!("{param}.function.parameters");
     if !schema.is_object() {
-        return Err(ApiError::bad_schema(&param, "it must be an object".into()));
+        return Err(ApiError::bad_schema(&param, "it must be an object"));
     }
     match CheckedSchema::new(schema) {
         Ok(schema) => Ok(schema),
         Err(error) if function.strict == Some(true) => {
-            Err(ApiError::bad_schema(&param, error.to_string()))
+            Err(ApiError::bad_schema(&param, &error.to_string()))
         }
         Err(_) => Ok(CheckedSchema::object()),
     }

@@ -121,7 +121,11 @@ struct Check {
 
 impl Check {
     fn error<T>(&self, what: impl Into<String>) -> Result<T, SchemaError> {
-        let at = self.path.iter().map(|part| format!("/{part}")).collect();
+        let at = if self.path.is_empty() {
+            String::new()
+        } else {
+            format!("/{}", self.path.join("/"))
+        };
         Err(SchemaError {
             at,
             what: what.into(),
@@ -182,9 +186,8 @@ impl Check {
         match keyword {
             "properties" | "$defs" | "definitions" => self.named(value, depth, false),
             "patternProperties" => self.named(value, depth, true),
-            "additionalProperties" | "additionalItems" => self.schema(value, depth + 1),
             "items" if value.is_array() => self.list(value, depth),
-            "items" => self.schema(value, depth + 1),
+            "items" | "additionalProperties" | "additionalItems" => self.schema(value, depth + 1),
             "prefixItems" | "anyOf" | "oneOf" => self.list(value, depth),
             "allOf" => self.intersected(value, depth),
             "$ref" => self.reference(value),
@@ -250,7 +253,6 @@ impl Check {
                 "all 'allOf' together have more than {MAX_INTERSECTED} members"
             ));
         }
-        let branches = |member: &Value| branches(member);
         if value
             .as_array()
             .into_iter()

@@ -98,14 +98,37 @@ impl ToolFormat {
         or_json: Option<&CheckedSchema>,
         tokenizer: &Tokenizer,
     ) -> Form {
+        let (start, call) = self.rules(policy, tokenizer);
+        let mut text = match or_json {
+            Some(schema) => format!(
+                "start: calls | json\ncalls: {start}\njson: {}\n",
+                embedded_json(schema)
+            ),
+            None => format!("start: {start}\n"),
+        };
+        let names: Vec<String> = (0..tools.len()).map(|n| format!("object_{n}")).collect();
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "call: {call}\nobject: {}", names.join(" | "));
+        for (n, tool) in tools.iter().enumerate() {
+            let key = self.arguments_key();
+            let opening = quoted(&format!("{{\"name\": {}, \"{key}\": ", quoted(&tool.name)));
+            let schema = embedded_json(&tool.parameters);
+            let _ = writeln!(
+                text,
+                "object_{n}: {opening} arguments_{n} \"}}\"\narguments_{n}: {schema}"
+            );
+        }
+        Form::Lark(text)
+    }
+
+    /// What an answer is made of, and what a call is, as rules of the grammar.
+    fn rules(self, policy: CallPolicy, tokenizer: &Tokenizer) -> (String, String) {
         let mark = |text: &str| mark(text, tokenizer);
         let more = |separator: &str| match policy {
             CallPolicy::One => String::new(),
-            CallPolicy::Many => {
-                format!(" ({separator} call){{0,{}}}", MAX_FORCED_CALLS - 1)
-            }
+            CallPolicy::Many => format!(" ({separator} call){{0,{}}}", MAX_FORCED_CALLS - 1),
         };
-        let (start, call, arguments) = match self {
+        match self {
             Self::Hermes => (
                 format!("call{}", more("\"\\n\"")),
                 format!(
@@ -113,7 +136,6 @@ impl ToolFormat {
                     mark("<tool_call>"),
                     mark("</tool_call>")
                 ),
-                "arguments",
             ),
             Self::Mistral => (
                 format!(
@@ -122,32 +144,17 @@ impl ToolFormat {
                     more("\", \"")
                 ),
                 "object".into(),
-                "arguments",
             ),
-            Self::Llama => ("call".into(), "object".into(), "parameters"),
-        };
-        let mut text = match or_json {
-            Some(schema) => format!(
-                "start: calls | json\ncalls: {start}\njson: {}\n",
-                embedded_json(schema)
-            ),
-            None => format!("start: {start}\n"),
-        };
-        let _ = write!(text, "call: {call}\nobject: ");
-        let names: Vec<String> = (0..tools.len()).map(|n| format!("object_{n}")).collect();
-        text.push_str(&names.join(" | "));
-        text.push('\n');
-        for (n, tool) in tools.iter().enumerate() {
-            let opening = format!("{{\"name\": {}, \"{arguments}\": ", quoted(&tool.name));
-            let schema = embedded_json(&tool.parameters);
-            // Writing to a string does not fail.
-            let _ = writeln!(
-                text,
-                "object_{n}: {} arguments_{n} \"}}\"\narguments_{n}: {schema}",
-                quoted(&opening)
-            );
+            Self::Llama => ("call".into(), "object".into()),
         }
-        Form::Lark(text)
+    }
+
+    /// The key of a call's arguments.
+    fn arguments_key(self) -> &'static str {
+        match self {
+            Self::Hermes | Self::Mistral => "arguments",
+            Self::Llama => "parameters",
+        }
     }
 }
 

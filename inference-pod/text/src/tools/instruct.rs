@@ -3,13 +3,21 @@
 use crate::chat::{Content, Json, Message};
 use crate::json::entries;
 
-/// The conversation with the tools in its system message, and with earlier calls and results as text.
+/// Whether a conversation says what a template that knows of no tools cannot.
+pub fn needs_words(messages: &[Message], tools: Option<&Json>) -> bool {
+    let calls = |message: &Message| message.tool_calls.is_some() || message.role == "tool";
+    tools.is_some() || messages.iter().any(calls)
+}
+
+/// The conversation with the tools in its system message, if there are any, and with earlier calls and results as text.
 ///
 /// `tools` is OpenAI's list. What the assistant called is written as the model is told to write it, and what a tool gave
 /// becomes a message of the user's, so that templates with three roles take it.
-pub fn instruct(messages: &[Message], tools: &Json) -> Vec<Message> {
+pub fn instruct(messages: &[Message], tools: Option<&Json>) -> Vec<Message> {
     let mut told: Vec<Message> = messages.iter().map(spelled_out).collect();
-    let words = instructions(tools);
+    let Some(words) = tools.map(instructions) else {
+        return told;
+    };
     match told.first_mut() {
         Some(first) if first.role == "system" => {
             first.content = Content::Text(format!("{}\n\n{words}", text_of(&first.content)));
@@ -107,7 +115,9 @@ mod tests {
                 ..Message::new("tool", "42")
             },
         ];
-        let told = instruct(&messages, &tools);
+        assert!(needs_words(&messages, None) && !needs_words(&messages[..2], None));
+        assert_eq!(instruct(&messages[1..], None).len(), 3);
+        let told = instruct(&messages, Some(&tools));
         let said: Vec<(&str, String)> = told
             .iter()
             .map(|message| (message.role.as_str(), text_of(&message.content)))
@@ -135,6 +145,6 @@ mod tests {
             said[3],
             ("user", "<tool_response>\n42\n</tool_response>".into())
         );
-        assert_eq!(instruct(&messages[1..2], &tools)[0].role, "system");
+        assert_eq!(instruct(&messages[1..2], Some(&tools))[0].role, "system");
     }
 }

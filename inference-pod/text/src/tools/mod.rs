@@ -9,5 +9,5 @@ mod parser;
 mod scanner;
 
 pub use format::{CallPolicy, Tool, ToolFormat};
-pub use instruct::instruct;
+pub use instruct::{instruct, needs_words};
 pub use parser::{ToolCallParser, ToolEvent};

@@ -88,7 +88,7 @@ impl CallScanner {
     fn step(&mut self, c: char, found: &mut Found) -> Scan {
         match self.place {
             Place::BeforeObject => self.expect(c, '{', Place::BeforeKey),
-            Place::BeforeKey if c == '}' => Scan::Complete,
+            Place::BeforeKey | Place::AfterValue if c == '}' => Scan::Complete,
             Place::BeforeKey => {
                 self.string.clear();
                 self.string.push('"');
@@ -117,7 +117,6 @@ impl CallScanner {
             },
             Place::Arguments | Place::Other => self.more_of_value(c, found),
             Place::QuotedArguments => self.more_of_quoted(c, found),
-            Place::AfterValue if c == '}' => Scan::Complete,
             Place::AfterValue => self.expect(c, ',', Place::BeforeKey),
         }
     }
@@ -251,14 +250,13 @@ impl ValueScanner {
         match c {
             '"' => self.in_string = true,
             '{' | '[' => self.depth += 1,
-            '}' | ']' if self.depth == 0 => return ValueEnd::Before,
+            '}' | ']' | ',' if self.depth == 0 => return ValueEnd::Before,
             '}' | ']' => {
                 self.depth -= 1;
                 if self.depth == 0 {
                     return ValueEnd::With;
                 }
             }
-            ',' if self.depth == 0 => return ValueEnd::Before,
             _ => {}
         }
         ValueEnd::Not

@@ -81,10 +81,12 @@ fn white_space_cannot_fill_an_answer() {
     assert!(!takes(&form, &format!("{{{}}}", " ".repeat(60))));
 }
 
-/// Each keyword that the check lets pass is kept to: a valid text can be written, an invalid one cannot.
-#[test]
-fn every_keyword_that_passes_is_kept_to() {
-    let cases = [
+type Case = (Value, Vec<&'static str>, Vec<&'static str>);
+
+/// A schema for each keyword that the check lets pass, with texts that can and that cannot be written by it.
+#[allow(clippy::too_many_lines, reason = "a table")]
+fn keywords() -> Vec<Case> {
+    vec![
         (
             json!({"enum": ["a", 2, null]}),
             vec![r#""a""#, "2", "null"],
@@ -191,7 +193,13 @@ fn every_keyword_that_passes_is_kept_to() {
             vec![r#"{"a":1}"#],
         ),
         (json!(true), vec!["1", "[]"], vec!["x"]),
-    ];
+    ]
+}
+
+/// Each keyword that the check lets pass is kept to: a valid text can be written, an invalid one cannot.
+#[test]
+fn every_keyword_that_passes_is_kept_to() {
+    let cases = keywords();
     for (schema, valid, invalid) in cases {
         let form = constraint(&schema);
         for text in valid {
@@ -266,11 +274,9 @@ fn schemas_and_patterns_that_explode_are_refused_or_harmless() {
     ];
     std::thread::scope(|scope| {
         let work = || {
-            bombs.iter().for_each(|bomb| {
-                let b = std::time::Instant::now();
+            for bomb in &bombs {
                 drive(&compiler, bomb);
-                eprintln!("BOMB {:?} {:.60}", b.elapsed(), bomb.to_string());
-            })
+            }
         };
         let thread = std::thread::Builder::new()
             .stack_size(64 << 20)
