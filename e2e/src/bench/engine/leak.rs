@@ -80,7 +80,7 @@ pub fn measure(bench: &Bench<'_>, table: &mut Table) -> Result<()> {
         Ok::<_, anyhow::Error>((before, server.resident_bytes()? as f64, given_up))
     })?;
     table.figure(
-        Figure::new("leak_rss_percent", "resident memory gained in 10,000 requests, many cancelled", (after - before) * 100.0 / before)
+        Figure::new("leak_rss_percent", format!("resident memory gained in {count} requests, many cancelled"), (after - before) * 100.0 / before)
             .unit("%")
             .at_most(5.0)
             .note(format!(
