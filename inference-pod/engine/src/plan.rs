@@ -23,6 +23,13 @@ pub struct PlannedRow {
     pub drafts: usize,
 }
 
+impl PlannedRow {
+    /// Whether it is one known token behind others, whatever is guessed behind it.
+    pub fn is_decode(&self) -> bool {
+        self.start > 0 && self.len - self.drafts == 1
+    }
+}
+
 /// What to compute in one step. Rows are of distinct sequences, decodes first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepPlan {
@@ -40,6 +47,12 @@ impl StepPlan {
     /// Tokens of all rows.
     pub fn tokens(&self) -> usize {
         self.rows.iter().map(|row| row.len).sum()
+    }
+
+    /// Tokens of rows that are no decodes.
+    pub fn prompt_tokens(&self) -> usize {
+        let prompts = self.rows.iter().filter(|row| !row.is_decode());
+        prompts.map(|row| row.len).sum()
     }
 }
 

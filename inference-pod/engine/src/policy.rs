@@ -5,12 +5,15 @@ use std::time::Duration;
 use crate::keys::KeySeed;
 
 /// Choices of whoever runs the engine. None of them changes an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     /// Keep blocks for prompts that begin alike, under keys of this seed; `None` computes every prompt anew.
     pub prefix_cache: Option<KeySeed>,
     /// How much earlier a sequence must arrive to go before one of the next more urgent class.
     pub ageing: Duration,
+    /// How much longer than its decodes alone a step may take for the sake of prompts that are few beside them, as a part:
+    /// 0.4 is 40 % longer. `None` gives prompts all that the step's tokens leave.
+    pub prompt_slowdown: Option<f64>,
     /// Guess tokens ahead.
     pub speculation: Speculation,
     /// Learn how long answers become, let short ones go first and keep room for what running ones will need.
@@ -55,6 +58,7 @@ impl Default for Policy {
         Self {
             prefix_cache: Some(KeySeed::default()),
             ageing: Duration::from_secs(30),
+            prompt_slowdown: Some(0.4),
             speculation: Speculation::Auto,
             predict_lengths: false,
         }
@@ -66,6 +70,7 @@ impl Policy {
     pub fn plain() -> Self {
         Self {
             prefix_cache: None,
+            prompt_slowdown: None,
             speculation: Speculation::Off,
             ..Self::default()
         }

@@ -1,4 +1,4 @@
-//! What a step costs, learned from steps: a part for any step, and one for each row.
+//! What a step costs, learned from steps: a part for any step, one for each row of decoding, one for each token of a prompt.
 
 use std::time::Duration;
 
@@ -6,14 +6,21 @@ use std::time::Duration;
 /// much work as some ten rows.
 const ROWS_OF_FIXED_PART: f64 = 10.0;
 
-/// How far one step moves what is known.
+/// How far one step of decodes moves what is known.
 const LEARNING_RATE: f64 = 0.05;
 
-/// `seconds = fixed + row x rows`, by normalised least mean squares: steps of one size move what the line says at that size
-/// and nothing else, so no direction is forgotten or blown up.
+/// How far one step with prompts moves what a token of theirs is known to cost: much, for it grows with what lies before it.
+const PROMPT_LEARNING_RATE: f64 = 0.25;
+
+/// Tokens of prompts that a step takes at least, whatever they cost.
+const LEAST_PROMPT_TOKENS: usize = 4;
+
+/// `seconds = fixed + row x rows + prompt x tokens of prompts`. The first two by normalised least mean squares: steps of one
+/// size move what the line says at that size and nothing else, so no direction is forgotten or blown up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
     line: Option<Line>,
+    prompt: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,6 +52,38 @@ impl StepCost {
         line.fixed =
             (line.fixed + LEARNING_RATE * error * ROWS_OF_FIXED_PART.powi(2) / length).max(0.0);
         line.row = (line.row + LEARNING_RATE * error * rows / length).max(0.0);
+    }
+
+    /// A step of `rows` tokens of decoding and `prompt_tokens` of prompts took so long.
+    pub fn learn_mixed(&mut self, rows: usize, prompt_tokens: usize, took: Duration) {
+        if prompt_tokens == 0 {
+            self.learn(rows, took);
+            return;
+        }
+        let Some(line) = self.line else {
+            return;
+        };
+        let rest = (took.as_secs_f64() - line.at(rows as f64)).max(0.0);
+        let each = rest / prompt_tokens as f64;
+        // As in `affordable`: a token of a prompt costs about a row, until seen. And it never costs nothing.
+        let known = self
+            .prompt
+            .unwrap_or(line.row)
+            .max(line.row * 0.01)
+            .max(1e-9);
+        // A step that took several times what it should met something else than its prompts.
+        let each = each.clamp(known / 4.0, known * 4.0);
+        self.prompt = Some(known + PROMPT_LEARNING_RATE * (each - known));
+    }
+
+    /// Tokens of prompts that a step of `rows` may take to last at most `slowdown` longer, as a part of what the rows alone
+    /// take. `None` while it is not known what a step costs.
+    pub fn affordable(&self, rows: usize, slowdown: f64) -> Option<usize> {
+        let line = self.line?;
+        // A token of a prompt costs about a row, until seen.
+        let each = self.prompt.unwrap_or(line.row).max(1e-9);
+        let tokens = line.at(rows as f64) * slowdown / each;
+        Some((tokens as usize).max(LEAST_PROMPT_TOKENS))
     }
 
     /// What a further row costs in a step of `rows`, as a part of what a row costs there on average: near 0 where weights
@@ -99,10 +138,34 @@ mod tests {
     }
 
     #[test]
+    fn prompts_get_what_lengthens_a_step_by_the_part_allowed() {
+        let mut cost = learned(0.010, 0.0005);
+        for step in 0..50 {
+            let tokens = 100 + step;
+            let took = 0.010 + 8.0 * 0.0005 + tokens as f64 * 0.001;
+            cost.learn_mixed(8, tokens, Duration::from_secs_f64(took));
+        }
+        // 14 ms for the rows alone, of which 40 % are 5.6 tokens of a prompt.
+        let affordable = cost.affordable(8, 0.4).unwrap();
+        assert!((4..=6).contains(&affordable), "{affordable}");
+        assert!((50..=60).contains(&cost.affordable(8, 4.0).unwrap()));
+        // A step that took no time at all is forgotten again.
+        cost.learn_mixed(8, 10, Duration::ZERO);
+        (0..20).for_each(|_| cost.learn_mixed(8, 100, Duration::from_millis(114)));
+        assert!((4..=6).contains(&cost.affordable(8, 0.4).unwrap()));
+        assert_eq!(
+            cost.affordable(8, 0.0),
+            Some(LEAST_PROMPT_TOKENS),
+            "a prompt always advances"
+        );
+        assert_eq!(StepCost::default().affordable(8, 0.4), None);
+    }
+
+    #[test]
     fn one_step_that_stood_still_changes_little() {
         let mut cost = learned(0.010, 0.0005);
         let before = cost.price(4);
-        cost.learn(4, Duration::from_secs(30));
+        cost.learn_mixed(4, 0, Duration::from_secs(30));
         cost.learn(0, Duration::from_secs(30));
         cost.learn(4, Duration::ZERO);
         assert!(

@@ -217,6 +217,11 @@ impl World {
                 self.compute(row);
             }
         }
+        // Now and then a step stands still.
+        let nanos = 10_000 + 700 * plan.tokens() as u64 + self.draws.below(4000) as u64;
+        let hiccup = if self.draws.chance(100) { 50 } else { 1 };
+        self.scheduler
+            .note_step(&plan, Duration::from_nanos(nanos * hiccup));
         for row in &plan.rows {
             self.record(row);
         }

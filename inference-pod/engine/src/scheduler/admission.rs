@@ -50,7 +50,7 @@ impl Scheduler {
     fn admit_before(&mut self, bound: Option<(Rank, Class)>, now: Duration, plan: &mut StepPlan) {
         let (mut place, mut without_room) = (0, 0);
         while let Some(rank) = self.waiting.get(place) {
-            let budget = self.limits.step_tokens - plan.tokens();
+            let budget = self.budget(plan);
             let beyond = bound.is_some_and(|(bound, _)| rank > bound);
             if budget == 0 || beyond || without_room == MAX_LOOKED_AT {
                 return;
@@ -66,7 +66,7 @@ impl Scheduler {
                 Outcome::Started => {
                     // A preempted one may have come into the queue behind it, never before it.
                     self.count_passed_over(place);
-                    let budget = self.limits.step_tokens - plan.tokens();
+                    let budget = self.budget(plan);
                     self.push_row(rank.id, budget, plan);
                 }
                 Outcome::NoRoom if passed_over >= MAX_PASSED_OVER => return,

@@ -6,7 +6,8 @@
 //!
 //! 1. **Expired** sequences are ended before they cost more.
 //! 2. **Decodes**, one token each. The budget always covers them all.
-//! 3. **Prompts under way**, in chunks of what the budget leaves, behind waiting sequences of a more urgent class.
+//! 3. **Prompts under way**, in chunks of what the budget leaves, behind waiting sequences of a more urgent class. Where they are few
+//!    beside those who decode, the budget is what makes a step little longer ([`crate::step_cost`]).
 //! 4. **Admission** of waiting sequences, while there are blocks for all of their tokens; what is kept of a prompt that
 //!    begins alike is not computed again.
 //! 5. **Drafts**, where the budget leaves room and they pay ([`crate::drafts`]).
@@ -44,6 +45,9 @@ use crate::step_cost::StepCost;
 /// Later sequences that may be admitted before a waiting one that does not fit yet.
 const MAX_PASSED_OVER: u32 = 16;
 
+/// How much longer a step may take, as a part of its decodes alone, where nearly as many prompts wait as sequences decode.
+const MANY_PROMPTS: f64 = 10.0;
+
 /// Tokens of a row of which all logits are wanted: a row of logits is as long as the vocabulary.
 const PROMPT_LOGITS_CHUNK: usize = 32;
 
@@ -58,6 +62,8 @@ pub struct Scheduler {
     pool: BlockPool,
     next_id: u64,
     step: u64,
+    /// Tokens that the step under way may have, drafts aside.
+    step_budget: usize,
     running: Ranked,
     waiting: Ranked,
     sequences: HashMap<SequenceId, Sequence>,
@@ -84,6 +90,7 @@ impl Scheduler {
             policy,
             next_id: 0,
             step: 0,
+            step_budget: limits.step_tokens,
             running: Ranked::default(),
             waiting: Ranked::default(),
             sequences: HashMap::new(),
@@ -147,6 +154,7 @@ impl Scheduler {
         let mut plan = StepPlan::default();
         self.expire(now, &mut plan);
         self.plan_decodes(now, &mut plan);
+        self.step_budget = self.limits.step_tokens.min(self.smooth_budget(&plan));
         let calm = plan.preempted.is_empty();
         if calm {
             self.admit_urgent(now, &mut plan);
@@ -235,10 +243,34 @@ impl Scheduler {
         self.sequences.is_empty()
     }
 
-    /// A step in which only decodes were computed, of so many tokens with their drafts, took so long. What guesses cost is
-    /// learned from that; nobody else needs it.
-    pub fn note_decode_step(&mut self, tokens: usize, took: Duration) {
-        self.step_cost.learn(tokens, took);
+    /// The step of this plan took so long to compute. What guesses and prompts cost those who decode is learned from that.
+    pub fn note_step(&mut self, plan: &StepPlan, took: Duration) {
+        let prompts = plan.prompt_tokens();
+        self.step_cost
+            .learn_mixed(plan.tokens() - prompts, prompts, took);
+    }
+
+    /// Tokens of a step that lets those who decode go on about as fast as before. Prompts that are many beside them get more: the
+    /// sooner they decode too, the more one reading of the weights serves.
+    fn smooth_budget(&self, plan: &StepPlan) -> usize {
+        let decodes = plan.rows.len();
+        let Some(slowdown) = self.policy.prompt_slowdown.filter(|_| decodes > 0) else {
+            return usize::MAX;
+        };
+        let places = self.limits.max_sequences - self.running.len();
+        let prompts = self.running.len() - decodes + places.min(self.waiting.len());
+        if prompts >= decodes {
+            return usize::MAX;
+        }
+        let share = prompts as f64 / decodes as f64;
+        let slowdown = slowdown.max(MANY_PROMPTS * share * share);
+        let affordable = self.step_cost.affordable(decodes, slowdown);
+        affordable.map_or(usize::MAX, |tokens| decodes + tokens)
+    }
+
+    /// What is left of the step's tokens.
+    fn budget(&self, plan: &StepPlan) -> usize {
+        self.step_budget.saturating_sub(plan.tokens())
     }
 
     fn unfilled(&self, id: SequenceId) -> usize {

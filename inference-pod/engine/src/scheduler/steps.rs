@@ -60,7 +60,7 @@ impl Scheduler {
     }
 
     pub(super) fn plan_prompts(&mut self, plan: &mut StepPlan) {
-        let mut budget = self.limits.step_tokens - plan.tokens();
+        let mut budget = self.budget(plan);
         for rank in self.running.iter().collect::<Vec<_>>() {
             let sequence = &self.sequences[&rank.id];
             if budget > 0 && sequence.planned != self.step && sequence.pending() > 1 {

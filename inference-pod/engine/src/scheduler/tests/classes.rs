@@ -230,3 +230,65 @@ fn without_anything_learned_predictions_change_nothing() {
         assert_eq!(with.plan_at(1), without.plan_at(1));
     }
 }
+
+/// A scheduler that knows that a row costs a tenth of a step's fixed part, and a token of a prompt as much as a row.
+fn that_knows_costs() -> Scheduler {
+    let limits = Limits {
+        max_sequences: 16,
+        step_tokens: 64,
+        block_count: 400,
+        context_tokens: 400,
+        ..limits()
+    };
+    let policy = Policy {
+        prompt_slowdown: Some(0.4),
+        ..Policy::plain()
+    };
+    let mut scheduler = Scheduler::with_policy(limits, policy).unwrap();
+    for tokens in 2..10 {
+        scheduler.add(tokens, 200);
+    }
+    for _ in 0..60 {
+        let plan = scheduler.plan_at(0);
+        if plan.rows.iter().all(crate::plan::PlannedRow::is_decode) {
+            scheduler.note_step(
+                &plan,
+                Duration::from_micros(1000 + 100 * plan.tokens() as u64),
+            );
+        }
+    }
+    scheduler
+}
+
+#[test]
+fn one_long_prompt_among_many_that_decode_comes_in_pieces_that_hold_nobody_up() {
+    let mut scheduler = that_knows_costs();
+    let long = scheduler.add(300, 1);
+    let plan = scheduler.plan_at(0);
+    let row = plan.rows.last().unwrap();
+    // 1.8 ms for eight rows: 40 % more are seven tokens.
+    assert_eq!((row.sequence, plan.rows.len()), (long, 9));
+    assert!((5..=8).contains(&row.len), "{row:?}");
+}
+
+#[test]
+fn prompts_that_are_as_many_as_those_who_decode_get_the_whole_step() {
+    let mut scheduler = that_knows_costs();
+    for _ in 0..8 {
+        scheduler.add(30, 1);
+    }
+    assert_eq!(scheduler.plan_at(0).tokens(), 64);
+}
+
+#[test]
+fn a_prompt_gets_the_whole_step_where_nobody_decodes_or_nothing_is_known() {
+    let policy = Policy {
+        prompt_slowdown: Some(0.4),
+        ..Policy::plain()
+    };
+    let mut scheduler = Scheduler::with_policy(limits(), policy).unwrap();
+    scheduler.add(30, 9);
+    assert_eq!(scheduler.plan_at(0).tokens(), 30);
+    scheduler.add(20, 9);
+    assert_eq!(scheduler.plan_at(0).tokens(), 21);
+}
