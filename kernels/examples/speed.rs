@@ -127,7 +127,7 @@ fn products(cpu: Cpu, pool: &ThreadPool) {
                 q8: Some(&q8),
             };
             let time = median(pool, || {
-                matmul(cpu, pool, &[&packed], input, Output::Store(&mut out))
+                matmul(cpu, pool, &[&packed], input, Output::Store(&mut out));
             });
             let read = packed.bytes() as f64 / time / 1e9;
             print!(
@@ -198,7 +198,7 @@ fn attention(cpu: Cpu, pool: &ThreadPool) {
                     0,
                     &mut scratch,
                     &mut out,
-                )
+                );
             });
             let bytes = kv.block_bytes().unwrap_or(0) * blocks;
             println!(

@@ -48,7 +48,7 @@ pub(crate) unsafe fn silu<S: Simd>(x: S::F) -> S::F {
 /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, for which `x / (1 + e^(-2 u))` is another way of writing.
 #[inline(always)]
 pub(crate) unsafe fn gelu_tanh<S: Simd>(x: S::F) -> S::F {
-    const MINUS_TWO_ROOT: f32 = -1.595_769_1;
+    const MINUS_TWO_ROOT: f32 = -1.595_769;
     // SAFETY: arithmetic only; the caller has the instruction set.
     unsafe {
         let cubic = S::fma(S::mul(x, x), S::splat(0.044_715), S::splat(1.0));

@@ -445,7 +445,9 @@ pub(crate) mod tests {
                 Format::F32 => block.copy_from_slice(&unit().to_le_bytes()),
                 Format::F16 => block.copy_from_slice(&half(unit())),
                 Format::Bf16 => block.copy_from_slice(&half::bf16::from_f32(unit()).to_le_bytes()),
-                Format::Q8_0 => block[..2].copy_from_slice(&half(unit() / 64.0)),
+                Format::Q8_0 | Format::Iq4Nl => {
+                    block[..2].copy_from_slice(&half(unit() / 64.0));
+                }
                 Format::Q4_0 => block[..2].copy_from_slice(&half(unit() / 4.0)),
                 Format::Q4_1 => {
                     block[..2].copy_from_slice(&half(unit() / 8.0));
@@ -456,7 +458,6 @@ pub(crate) mod tests {
                     block[..2].copy_from_slice(&half(unit() / 16.0));
                     block[2..4].copy_from_slice(&half(unit()));
                 }
-                Format::Iq4Nl => block[..2].copy_from_slice(&half(unit() / 64.0)),
                 Format::Q2K => {
                     block[80..82].copy_from_slice(&half(unit() / 16.0));
                     block[82..].copy_from_slice(&half(unit() / 16.0));

@@ -155,7 +155,7 @@ impl Token<'_> {
 
     /// Normalises the head at `x`.
     #[inline(always)]
-    unsafe fn normalise<S: Simd>(&self, x: *mut f32, weight: &[f32], eps: f32) {
+    unsafe fn normalise<S: Simd>(x: *mut f32, weight: &[f32], eps: f32) {
         let dim = weight.len();
         // SAFETY: the head holds `dim` values; partial loads and stores stay inside.
         unsafe {
@@ -256,7 +256,7 @@ impl Kernel for Token<'_> {
                 let x = self.row.add(head * head_dim);
                 if let Some(QkNorm { query, key, eps }) = self.adjust.norm {
                     let weight = if head < heads { query } else { key };
-                    self.normalise::<S>(x, weight, eps);
+                    Self::normalise::<S>(x, weight, eps);
                 }
                 self.turn::<S>(x);
                 if head < heads {

@@ -63,7 +63,9 @@ fn truth(
             (head[i], head[j]) = (head[i] * cos - head[j] * sin, head[j] * cos + head[i] * sin);
         }
         if index < 2 {
-            head.iter_mut().for_each(|x| *x *= f64::from(scale));
+            for x in head.iter_mut() {
+                *x *= f64::from(scale);
+            }
         }
     }
     out

@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports)] // Two hundred intrinsics.
 use std::arch::x86_64::*;
 
-use super::{Quants, Simd};
+use super::{Quants, Simd, within};
 use crate::activation::Q8Block;
 
 #[derive(Clone, Copy)]
@@ -287,7 +287,7 @@ impl Simd for Avx2 {
             let mut sums = start;
             let mut words = [Self::zero_i(); R];
             each_group!(|J| {
-                if FROM <= J && J < TO {
+                if within(J, FROM, TO) {
                     let weights = Q::quad::<Self, J>(w);
                     let last = (J + 1 - FROM).is_multiple_of(steps(Q::LARGEST)) || J + 1 == TO;
                     for r in 0..R {

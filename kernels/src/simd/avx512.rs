@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports)] // Two hundred intrinsics.
 use std::arch::x86_64::*;
 
-use super::{Quants, Simd};
+use super::{Quants, Simd, within};
 use crate::activation::Q8Block;
 
 #[derive(Clone, Copy)]
@@ -234,7 +234,7 @@ impl Simd for Avx512 {
                 }
             }
             each_group!(|J| {
-                if FROM <= J && J < TO {
+                if within(J, FROM, TO) {
                     let weights = Q::quad::<Self, J>(w);
                     for r in 0..R {
                         let quad = quad(a.add(r * stride), 4 * J);

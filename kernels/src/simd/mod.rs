@@ -16,6 +16,12 @@ macro_rules! each_group {
     };
 }
 
+/// Whether group `index` is one of `from..to`; of constants, so that groups left out cost nothing.
+#[inline(always)]
+const fn within(index: usize, from: usize, to: usize) -> bool {
+    from <= index && index < to
+}
+
 /// 16-bit lanes shifted right, or left for a negative `shift`, by a number known when compiling.
 #[cfg(target_arch = "x86_64")]
 macro_rules! shifted {

@@ -1,6 +1,6 @@
 //! The lanes as arrays: runs anywhere, and is the plainest statement of what every other path computes.
 
-use super::{LANES, Quants, Simd};
+use super::{LANES, Quants, Simd, within};
 use crate::activation::Q8Block;
 
 #[derive(Clone, Copy)]
@@ -222,7 +222,7 @@ impl Simd for Portable {
     ) -> [I; R] {
         let mut weights = [[0u8; 4 * LANES]; 8];
         each_group!(|J| {
-            if FROM <= J && J < TO {
+            if within(J, FROM, TO) {
                 weights[J] = unsafe { Q::quad::<Self, J>(w) };
             }
         });
