@@ -79,6 +79,7 @@ impl App {
             executor,
             language,
             limits,
+            policy,
             info,
         } = loaded;
         let took = Duration::from_millis(info.load_milliseconds);
@@ -93,6 +94,7 @@ impl App {
             executor,
             language: Arc::clone(&language),
             limits,
+            policy,
             metrics: Arc::clone(&self.metrics),
         };
         let (engine, end) = setup.start()?;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use axum::http::Uri;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagoda_crds::wire::defaults;
+use pagoda_engine_core::Speculation;
 use pagoda_source::DEFAULT_CONNECTIONS;
 
 use crate::memory::parse_bytes;
@@ -103,6 +104,29 @@ pub struct SizeArgs {
     pub threads: Option<usize>,
 }
 
+/// How the scheduler decides. None of it changes an answer.
+#[derive(Args, Clone, Debug)]
+pub struct PolicyArgs {
+    /// Compute every prompt anew, also where another began alike
+    #[arg(long)]
+    pub no_prefix_cache: bool,
+    /// Names the keys of kept blocks: pods that share stored blocks need the same
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub prefix_seed: String,
+    /// Guess tokens ahead from the text itself: auto guesses where it pays, off never, N always so many
+    #[arg(long, value_name = "auto|off|N", default_value = "auto")]
+    pub speculative: Speculation,
+    /// How much longer a step may take for prompts that are few beside those who decode: first tokens against even streams
+    #[arg(long, value_name = "PERCENT", default_value_t = 40)]
+    pub prompt_slowdown_percent: u32,
+    /// Learn how long answers become, and let short ones go first
+    #[arg(long)]
+    pub predict_lengths: bool,
+    /// Seconds by which a request must come earlier to go before one of the next more urgent class
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub class_seconds: u32,
+}
+
 #[derive(Args, Debug)]
 pub struct ServeArgs {
     /// A GGUF file, or an address of one: https://, hf://, s3://, gs://, az://, oci://
@@ -135,6 +159,8 @@ pub struct ServeArgs {
     /// Tokens computed in one step
     #[arg(long, value_name = "TOKENS", default_value_t = defaults::STEP_TOKENS)]
     pub step_tokens: u32,
+    #[command(flatten)]
+    pub policy: PolicyArgs,
     /// Seconds that open requests get after SIGTERM or Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_seconds: u32,
@@ -144,6 +170,9 @@ pub struct ServeArgs {
     /// Simulated executor: milliseconds of a decode step
     #[arg(long, value_name = "MS", default_value_t = defaults::SIMULATED_DECODE_STEP_MILLISECONDS)]
     pub simulated_decode_step_milliseconds: u32,
+    /// Simulated executor: keep the KV blocks of prompts that begin alike, as others do
+    #[arg(long)]
+    pub simulated_prefix_cache: bool,
     /// Simulated executor: seconds to load
     #[arg(long, value_name = "SECONDS", default_value_t = defaults::SIMULATED_LOAD_SECONDS)]
     pub simulated_load_seconds: u32,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pagoda_crds::wire::{EngineConfig, ExecutorKind, SimulatedConfig, defaults};
+use pagoda_engine_core::{KeySeed, Policy};
 use pagoda_model::KvElement;
 
 use crate::failure::Fatal;
@@ -22,7 +23,7 @@ pub enum Backend {
 }
 
 /// How large the engine is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EngineSize {
     /// Longest sequence; the model may lower it. `None` for the model's own.
     pub max_context_tokens: Option<usize>,
@@ -36,6 +37,10 @@ pub struct EngineSize {
     pub kv_bytes: Option<u64>,
     /// How keys and values are stored.
     pub kv_element: KvElement,
+    /// How the scheduler decides.
+    pub policy: Policy,
+    /// Whether a simulated executor keeps the KV blocks of prompts that begin alike, as others do.
+    pub simulated_prefix_cache: bool,
 }
 
 impl Default for EngineSize {
@@ -47,6 +52,8 @@ impl Default for EngineSize {
             block_tokens: defaults::BLOCK_TOKENS as usize,
             kv_bytes: None,
             kv_element: KvElement::default(),
+            policy: Policy::default(),
+            simulated_prefix_cache: false,
         }
     }
 }
@@ -72,8 +79,16 @@ impl EngineSize {
     }
 }
 
+/// The default, with the same keys of blocks in all pods of a service.
+fn policy_of(namespace: &str, service: &str) -> Policy {
+    Policy {
+        prefix_cache: Some(KeySeed::of_name(&format!("{namespace}/{service}"))),
+        ..Policy::default()
+    }
+}
+
 /// Everything `serve` needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ServeConfig {
     /// Names that requests may use; the first labels metrics.
     pub names: Vec<String>,
@@ -129,6 +144,8 @@ impl ServeConfig {
             block_tokens: config.block_tokens as usize,
             kv_bytes: Some(config.kv_bytes),
             kv_element: KvElement::default(),
+            policy: policy_of(&config.namespace, &config.service),
+            simulated_prefix_cache: false,
         };
         let drain = Duration::from_secs(config.drain_seconds.into());
         // A gateway passes a request on as it came, and `namespace/service` is how a client names one service among many.

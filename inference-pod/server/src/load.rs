@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pagoda_crds::wire::{FailureReason, ModelInfo, SimulatedConfig};
-use pagoda_engine_core::Limits;
+use pagoda_engine_core::{Limits, Policy, Speculation};
 use pagoda_model::{BLOCK_TOKENS, CpuExecutor, CpuOptions, KvBudget, LoadError, ModelFile};
 use pagoda_text::{ChatTemplate, HuggingFaceFiles, TemplateError, Tokenizer, TokenizerError};
 
@@ -27,6 +27,8 @@ pub struct Loaded {
     pub language: Arc<Language>,
     /// What the scheduler may use.
     pub limits: Limits,
+    /// How the scheduler decides.
+    pub policy: Policy,
     /// Facts for `/v1/models`.
     pub info: ModelInfo,
 }
@@ -209,7 +211,25 @@ fn load_simulated(
         simulated: true,
         ..model_info(executor.info(), 0)
     };
-    Ok(loaded(Box::new(executor), language, size, info))
+    Ok(Loaded {
+        policy: simulated_policy(size),
+        ..loaded(Box::new(executor), language, size, info)
+    })
+}
+
+/// Simulated hardware takes the time that it is told to: nothing is kept from one prompt to the next and nothing guessed
+/// unless that is asked for, and prompts are not held back.
+fn simulated_policy(size: &EngineSize) -> Policy {
+    let keeps = size.policy.prefix_cache;
+    Policy {
+        prefix_cache: keeps.filter(|_| size.simulated_prefix_cache),
+        prompt_slowdown: None,
+        speculation: match size.policy.speculation {
+            Speculation::Auto => Speculation::Off,
+            asked => asked,
+        },
+        ..size.policy
+    }
 }
 
 fn demand(
@@ -281,6 +301,7 @@ fn loaded(
         executor,
         language: Arc::new(language),
         limits,
+        policy: size.policy,
         info,
     }
 }

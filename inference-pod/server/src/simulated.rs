@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use pagoda_engine_core::MAX_DRAFT;
+
 use crate::executor::{Executor, ExecutorError, ExecutorInfo, Logits, StepRow};
 use crate::language::Language;
 
@@ -43,9 +45,8 @@ pub struct SimulatedSpeed {
 impl SimulatedSpeed {
     /// The time that a step of these rows takes.
     fn step(&self, rows: &[StepRow<'_>]) -> Duration {
-        let (decodes, prompts): (Vec<&StepRow<'_>>, Vec<&StepRow<'_>>) = rows
-            .iter()
-            .partition(|row| row.start > 0 && row.tokens.len() == 1);
+        let (decodes, prompts): (Vec<&StepRow<'_>>, Vec<&StepRow<'_>>) =
+            rows.iter().partition(|row| is_decode(row));
         let prompt_tokens: usize = prompts.iter().map(|row| row.tokens.len()).sum();
         let decode = if decodes.is_empty() {
             Duration::ZERO
@@ -54,6 +55,12 @@ impl SimulatedSpeed {
         };
         decode + Duration::from_secs_f64(prompt_tokens as f64 / self.prefill_tokens_per_second)
     }
+}
+
+/// One token, or one with what is guessed behind it, of which all logits are wanted.
+fn is_decode(row: &StepRow<'_>) -> bool {
+    let tokens = row.tokens.len();
+    row.start > 0 && (tokens == 1 || tokens == row.logits && tokens <= 1 + MAX_DRAFT)
 }
 
 /// What is known after a position: a hash of all tokens so far, and where in a word the text is.
@@ -430,7 +437,13 @@ mod tests {
             block_table: &[],
             logits: 1,
         };
+        let guessing = StepRow {
+            tokens: &[1; 4],
+            logits: 4,
+            ..decode
+        };
         assert_eq!(speed.step(&[decode, decode]), Duration::from_millis(20));
+        assert_eq!(speed.step(&[decode, guessing]), Duration::from_millis(20));
         assert_eq!(speed.step(&[prompt]), Duration::from_millis(500));
         assert_eq!(speed.step(&[decode, prompt]), Duration::from_millis(520));
     }

@@ -79,6 +79,7 @@ impl Conversation {
             executor,
             language,
             limits,
+            policy,
             ..
         } = loaded;
         let metrics = Arc::new(Metrics::new("chat"));
@@ -86,6 +87,7 @@ impl Conversation {
             executor,
             language: Arc::clone(&language),
             limits,
+            policy,
             metrics,
         };
         let (engine, _end) = setup

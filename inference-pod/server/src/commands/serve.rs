@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use pagoda_crds::wire::SimulatedConfig;
+use pagoda_engine_core::{KeySeed, Policy};
 
 use super::model;
-use crate::cli::{ExecutorArg, ServeArgs};
+use crate::cli::{ExecutorArg, PolicyArgs, ServeArgs};
 use crate::config::{Backend, EngineSize, ServeConfig};
 use crate::failure::Fatal;
 use crate::serve::serve;
@@ -29,6 +30,8 @@ fn from_flags(args: ServeArgs) -> Result<ServeConfig, Fatal> {
     let size = EngineSize {
         max_sequences: args.sequences as usize,
         step_tokens: args.step_tokens as usize,
+        policy: policy(&args.policy),
+        simulated_prefix_cache: args.simulated_prefix_cache,
         ..model::size(&args.size)
     };
     let names = if args.names.is_empty() {
@@ -45,6 +48,17 @@ fn from_flags(args: ServeArgs) -> Result<ServeConfig, Fatal> {
         drain,
     }
     .checked()
+}
+
+fn policy(args: &PolicyArgs) -> Policy {
+    let seed = KeySeed::of_name(&args.prefix_seed);
+    Policy {
+        prefix_cache: (!args.no_prefix_cache).then_some(seed),
+        ageing: Duration::from_secs(args.class_seconds.into()),
+        prompt_slowdown: Some(f64::from(args.prompt_slowdown_percent) / 100.0),
+        speculation: args.speculative,
+        predict_lengths: args.predict_lengths,
+    }
 }
 
 fn backend(args: &ServeArgs) -> Result<(Backend, String), Fatal> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::executor::{Executor, ExecutorError, Logits, StepRow};
 use pagoda_engine_core::{
-    FinishReason, Limits, LimitsError, PlannedRow, Progress, Refusal, Scheduler, SequenceId,
+    FinishReason, Limits, LimitsError, PlannedRow, Policy, Progress, Refusal, Scheduler, SequenceId,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -36,6 +36,8 @@ pub struct EngineSetup {
     pub language: Arc<Language>,
     /// What the scheduler may use.
     pub limits: Limits,
+    /// How it decides.
+    pub policy: Policy,
     /// What is measured.
     pub metrics: Arc<Metrics>,
 }
@@ -51,7 +53,7 @@ impl EngineSetup {
         let heartbeat = Arc::new(Heartbeat::default());
         let handle = EngineHandle::new(commands, Arc::clone(&heartbeat));
         let mut engine = EngineLoop {
-            scheduler: Scheduler::new(self.limits)?,
+            scheduler: Scheduler::with_policy(self.limits, self.policy)?,
             executor: self.executor,
             language: self.language,
             metrics: self.metrics,
@@ -79,19 +81,6 @@ impl EngineSetup {
     }
 }
 
-/// A row of one token that is not a prompt's first is a decode.
-fn shape(rows: &[PlannedRow]) -> StepShape {
-    let mut shape = StepShape::default();
-    for row in rows {
-        if row.start > 0 && row.len == 1 {
-            shape.decode_tokens += 1;
-        } else {
-            shape.prefill_tokens += row.len;
-        }
-    }
-    shape
-}
-
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
@@ -104,10 +93,21 @@ struct Live {
     events: mpsc::Sender<ChoiceEvent>,
     choice: usize,
     prompt_tokens: usize,
+    /// Tokens of the prompt that need not be computed.
+    cached_tokens: usize,
+    stop_tokens: Arc<[u32]>,
     arrived: Instant,
     queued: Option<Duration>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
+}
+
+/// Tokens that followed a row.
+#[derive(Default)]
+struct Drawn {
+    tokens: Vec<u32>,
+    /// The last of them completed a stop string.
+    stopped: bool,
 }
 
 struct EngineLoop {
@@ -133,6 +133,7 @@ impl EngineLoop {
             self.drop_unwanted();
             self.step();
             self.metrics.set_load(self.scheduler.load());
+            self.metrics.set_counters(&self.scheduler.counters());
         }
     }
 
@@ -191,11 +192,17 @@ impl EngineLoop {
         arrived: Instant,
     ) {
         let prompt_tokens = choice.prompt.len();
-        let (new, answer) = Answer::begin(choice);
+        let timeout = choice.timeout;
+        let (mut new, answer) = Answer::begin(choice);
+        let arrived_at = arrived.saturating_duration_since(self.epoch);
+        new.deadline = timeout.map(|timeout| arrived_at.saturating_add(timeout));
+        let stop_tokens = Arc::clone(&new.stop_tokens);
         match self.scheduler.submit(new, self.epoch.elapsed()) {
             Ok(id) => {
                 let live = Live {
                     prompt_tokens,
+                    cached_tokens: 0,
+                    stop_tokens,
                     answer,
                     events: events.clone(),
                     choice: index,
@@ -234,17 +241,27 @@ impl EngineLoop {
         let began = Instant::now();
         let plan = self.scheduler.schedule(self.epoch.elapsed());
         self.metrics.preempted(plan.preempted.len());
+        for id in &plan.expired {
+            self.fail(*id, Failure::DeadlineExceeded);
+        }
         for (id, _) in &plan.admitted {
             self.note_admission(*id, began);
         }
         if plan.rows.is_empty() {
             return;
         }
-        match self.forward(&plan.rows) {
-            Ok(()) => self.record(&plan.rows),
+        let decoded = match self.forward(&plan.rows) {
+            Ok(()) => {
+                self.scheduler.note_step(&plan, began.elapsed());
+                self.record(&plan.rows)
+            }
             Err(error) => self.isolate(&plan.rows, &error),
-        }
-        self.metrics.step(shape(&plan.rows), began.elapsed());
+        };
+        let shape = StepShape {
+            prefill_tokens: plan.prompt_tokens(),
+            decode_tokens: decoded,
+        };
+        self.metrics.step(shape, began.elapsed());
     }
 
     fn note_admission(&mut self, id: SequenceId, now: Instant) {
@@ -252,6 +269,7 @@ impl EngineLoop {
             && live.queued.is_none()
         {
             let queued = now.saturating_duration_since(live.arrived);
+            live.cached_tokens = self.scheduler.cached_tokens(id);
             live.queued = Some(queued);
             self.metrics.admitted(queued);
         }
@@ -259,7 +277,7 @@ impl EngineLoop {
 
     fn forward(&mut self, rows: &[PlannedRow]) -> Result<(), ExecutorError> {
         let step_row = |row: &PlannedRow| StepRow {
-            tokens: &self.scheduler.tokens(row.sequence)[row.start..row.start + row.len],
+            tokens: self.scheduler.row_tokens(row),
             start: row.start,
             block_table: self.scheduler.block_table(row.sequence),
             logits: row.logits,
@@ -269,10 +287,11 @@ impl EngineLoop {
     }
 
     /// A step failed: computes its rows one by one, so that only those fail that fail alone. Computing a position again
-    /// writes the same keys and values.
-    fn isolate(&mut self, rows: &[PlannedRow], error: &ExecutorError) {
+    /// writes the same keys and values. Returns how many tokens decodes drew.
+    fn isolate(&mut self, rows: &[PlannedRow], error: &ExecutorError) -> usize {
         tracing::error!(%error, rows = rows.len(), "forward pass failed");
         self.metrics.executor_error();
+        let mut decoded = 0;
         for row in rows {
             let alone = std::slice::from_ref(row);
             match if rows.len() == 1 {
@@ -280,49 +299,90 @@ impl EngineLoop {
             } else {
                 self.forward(alone).map_err(|e| e.to_string())
             } {
-                Ok(()) => self.record(alone),
+                Ok(()) => decoded += self.record(alone),
                 Err(message) => self.fail(row.sequence, Failure::Executor(message)),
             }
         }
+        decoded
     }
 
-    /// Samples for every row that wanted logits, in order, and tells the scheduler about all rows.
-    fn record(&mut self, rows: &[PlannedRow]) {
-        let mut logits_row = 0;
+    /// Draws tokens for every row that says so, in order, and tells the scheduler about all rows. Returns how many tokens
+    /// decodes drew.
+    fn record(&mut self, rows: &[PlannedRow]) -> usize {
+        let mut first_logits = 0;
+        let mut decoded = 0;
         for row in rows {
-            if row.logits > 0 {
-                self.sample(row, logits_row + row.logits - 1);
-                logits_row += row.logits;
-            } else {
-                self.scheduler.record(row, &[]);
+            self.note_prompt(row, first_logits);
+            let drawn = self.draw(row, first_logits);
+            first_logits += row.logits;
+            if row.is_decode() {
+                decoded += drawn;
             }
         }
+        decoded
     }
 
-    fn sample(&mut self, row: &PlannedRow, logits_row: usize) {
+    /// Hands on the logits within a prompt, for those who asked for its log probabilities.
+    fn note_prompt(&mut self, row: &PlannedRow, first_logits: usize) {
         let Some(live) = self.live.get_mut(&row.sequence) else {
             return;
         };
-        match live.answer.sample(self.logits.row_mut(logits_row)) {
-            Ok(token) => {
-                let progress = self.scheduler.record(row, &[token]);
-                self.advance(row.sequence, token, progress);
+        let tokens = self.scheduler.tokens(row.sequence);
+        let positions = row.start + row.len - row.logits..row.start + row.len;
+        for (position, logits) in positions.zip(first_logits..) {
+            if position + 1 < live.prompt_tokens {
+                let next = tokens[position + 1];
+                live.answer
+                    .note_prompt(position, self.logits.row(logits), next);
             }
-            Err(failure) => self.fail(row.sequence, failure),
         }
     }
 
-    fn advance(&mut self, id: SequenceId, token: u32, progress: Progress) {
-        if progress == Progress::Finished(FinishReason::Stop) {
-            self.complete(id, FinishReason::Stop);
-            return;
-        }
-        let Some(live) = self.live.get_mut(&id) else {
-            return;
+    /// Draws the tokens that follow a row: one, and one more for each guess that came true. Returns how many.
+    fn draw(&mut self, row: &PlannedRow, first_logits: usize) -> usize {
+        let drawn = if row.draws {
+            self.draw_from(row, first_logits + row.logits - row.drafts - 1)
+        } else {
+            Ok(Drawn::default())
         };
-        live.note_token(&self.metrics);
-        let Progressed { piece, stopped } = live.answer.push(token, &self.language);
-        live.send_piece(piece);
+        match drawn {
+            Ok(Drawn { tokens, stopped }) => {
+                let progress = self.scheduler.record(row, &tokens);
+                self.advance(row.sequence, stopped, progress);
+                tokens.len()
+            }
+            Err(failure) => {
+                self.fail(row.sequence, failure);
+                0
+            }
+        }
+    }
+
+    /// `logits` is the index of those after the last known token.
+    fn draw_from(&mut self, row: &PlannedRow, logits: usize) -> Result<Drawn, Failure> {
+        let mut drawn = Drawn::default();
+        let Some(live) = self.live.get_mut(&row.sequence) else {
+            return Ok(drawn);
+        };
+        let guesses = &self.scheduler.row_tokens(row)[row.len - row.drafts..];
+        for place in 0..=row.drafts {
+            let token = live.answer.sample(self.logits.row_mut(logits + place))?;
+            drawn.tokens.push(token);
+            if live.stop_tokens.contains(&token) {
+                break;
+            }
+            live.note_token(&self.metrics);
+            let Progressed { piece, stopped } = live.answer.push(token, &self.language);
+            live.send_piece(piece);
+            drawn.stopped = stopped;
+            if stopped || guesses.get(place) != Some(&token) {
+                break;
+            }
+        }
+        Ok(drawn)
+    }
+
+    fn advance(&mut self, id: SequenceId, stopped: bool, progress: Progress) {
         if stopped {
             self.scheduler.finish(id);
             self.complete(id, FinishReason::Stop);
@@ -342,14 +402,18 @@ impl EngineLoop {
         live.send(Event::Finished {
             reason,
             completion_tokens: live.answer.tokens(),
-            cached_tokens: 0,
+            cached_tokens: live.cached_tokens,
         });
     }
 
     fn fail(&mut self, id: SequenceId, failure: Failure) {
         self.scheduler.finish(id);
         if let Some(live) = self.live.remove(&id) {
-            self.metrics.finished("error", None);
+            let reason = match failure {
+                Failure::DeadlineExceeded => "deadline",
+                _ => "error",
+            };
+            self.metrics.finished(reason, None);
             live.send(Event::Failed(failure));
         }
     }

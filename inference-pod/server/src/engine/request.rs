@@ -1,7 +1,7 @@
 //! What goes into the engine and what comes out.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagoda_engine_core::{CacheScope, Class, FinishReason, Refusal, SamplingParams, TokenLogprobs};
 use pagoda_text::structured::Constraint;
@@ -32,6 +32,8 @@ pub struct NewChoice {
     pub class: Class,
     /// Whose stored keys and values it may read.
     pub scope: CacheScope,
+    /// Time after its arrival at which it is worth nothing any more.
+    pub timeout: Option<Duration>,
 }
 
 /// What one step or several added to an answer.
@@ -94,6 +96,9 @@ pub enum Failure {
     /// The model's output could not be sampled.
     #[error("{0}")]
     Sampling(#[from] pagoda_engine_core::SampleError),
+    /// The request's time was over before its answer was complete.
+    #[error("the time that the request allowed for its answer is over")]
+    DeadlineExceeded,
     /// The answer cannot be kept to its form.
     #[error(transparent)]
     Form(#[from] pagoda_text::structured::ConstraintError),

@@ -1,9 +1,12 @@
-//! What the engine's thread does when the executor misbehaves.
+//! What the engine's thread does: here when the executor misbehaves.
+
+mod exact;
+mod scheduling;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pagoda_engine_core::{FinishReason, Limits, SamplingParams};
+use pagoda_engine_core::{FinishReason, Limits, Policy, SamplingParams};
 
 use super::*;
 use crate::executor::{Executor, ExecutorError, ExecutorInfo, Logits, StepRow};
@@ -48,6 +51,17 @@ impl Executor for Faulty {
     }
 }
 
+fn limits() -> Limits {
+    Limits {
+        max_sequences: 4,
+        max_waiting: 8,
+        step_tokens: 64,
+        block_tokens: 16,
+        block_count: 64,
+        context_tokens: 256,
+    }
+}
+
 fn start(fault: Fault) -> (EngineHandle, EngineEnd) {
     let language = Language::bytes();
     let speed = SimulatedSpeed {
@@ -60,18 +74,11 @@ fn start(fault: Fault) -> (EngineHandle, EngineEnd) {
         fault,
         trigger: u32::from(b'!'),
     });
-    let limits = Limits {
-        max_sequences: 4,
-        max_waiting: 8,
-        step_tokens: 64,
-        block_tokens: 16,
-        block_count: 64,
-        context_tokens: 256,
-    };
     let setup = EngineSetup {
         executor,
         language: Arc::new(language),
-        limits,
+        limits: limits(),
+        policy: Policy::default(),
         metrics: Arc::new(Metrics::new("m")),
     };
     setup.start().unwrap()

@@ -228,6 +228,11 @@ impl From<Failure> for ApiError {
                 code: Some("shutting_down"),
                 ..Self::unavailable(message, 1)
             },
+            Failure::DeadlineExceeded => Self {
+                status: StatusCode::GATEWAY_TIMEOUT,
+                code: Some("deadline_exceeded"),
+                ..Self::internal(message)
+            },
             Failure::Form(_) => Self {
                 code: Some("form_too_complex"),
                 ..Self::bad_request(message)

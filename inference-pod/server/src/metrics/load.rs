@@ -44,6 +44,16 @@ pub(super) fn registry(metrics: &Metrics) -> Registry {
         metrics.inter_token_latency.clone(),
     );
     load.register(
+        "vllm:prefix_cache_queries",
+        "Looked up",
+        metrics.prefix_queries.clone(),
+    );
+    load.register(
+        "vllm:prefix_cache_hits",
+        "Found",
+        metrics.prefix_hits.clone(),
+    );
+    load.register(
         "pagoda_engine_prefill_tokens",
         "Prefilled",
         metrics.prefill_tokens.clone(),
