@@ -146,6 +146,7 @@ impl Metrics {
         };
         metrics.register_shared();
         metrics.register_own();
+        metrics.register_blocks();
         metrics.load = load::registry(&metrics);
         metrics
     }

@@ -38,7 +38,7 @@ fn leaves(request: u64) -> Leaves {
 
 /// A third of the prompts begin alike, so that blocks are shared and shared ones are given up.
 fn body(request: u64) -> Value {
-    let own: String = (0..1 + draw(request, 2, 60))
+    let own: String = (0..=draw(request, 2, 60))
         .map(|at| char::from(b'a' + ((request as usize + at) % 26) as u8))
         .collect();
     let shared = if request.is_multiple_of(3) {

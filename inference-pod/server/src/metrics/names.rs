@@ -109,46 +109,6 @@ impl Metrics {
             "HTTP responses, by endpoint and status",
             self.http_requests.clone(),
         );
-        self.own(
-            "kv_blocks_used",
-            "KV blocks that sequences own",
-            self.kv_blocks_used.clone(),
-        );
-        self.own(
-            "kv_blocks_total",
-            "KV blocks in the pool",
-            self.kv_blocks_total.clone(),
-        );
-        self.own(
-            "kv_blocks_idle",
-            "KV blocks that no sequence owns and whose content could still be found",
-            self.kv_blocks_idle.clone(),
-        );
-        self.own(
-            "kv_unfilled_perc",
-            "Places in KV blocks in use that hold no token yet, 1 is all of them",
-            self.kv_unfilled.clone(),
-        );
-        self.own(
-            "prefix_cache_evictions",
-            "KV blocks whose content was given up for another's",
-            self.evictions.clone(),
-        );
-        self.own(
-            "recomputed_tokens",
-            "Tokens computed again because their sequence was preempted",
-            self.recomputed_tokens.clone(),
-        );
-        self.own(
-            "draft_tokens",
-            "Tokens guessed ahead and computed",
-            self.drafted_tokens.clone(),
-        );
-        self.own(
-            "draft_accepted_tokens",
-            "Those of them that came true",
-            self.accepted_tokens.clone(),
-        );
         self.own("engine_steps", "Forward passes", self.steps.clone());
         self.own(
             "engine_step_tokens",
@@ -199,6 +159,50 @@ impl Metrics {
             "model_load_seconds",
             "Time from start until ready",
             self.load_seconds.clone(),
+        );
+    }
+
+    /// What only Pagoda tells of its KV blocks.
+    pub(super) fn register_blocks(&mut self) {
+        self.own(
+            "kv_blocks_used",
+            "KV blocks that sequences own",
+            self.kv_blocks_used.clone(),
+        );
+        self.own(
+            "kv_blocks_total",
+            "KV blocks in the pool",
+            self.kv_blocks_total.clone(),
+        );
+        self.own(
+            "kv_blocks_idle",
+            "KV blocks that no sequence owns and whose content could still be found",
+            self.kv_blocks_idle.clone(),
+        );
+        self.own(
+            "kv_unfilled_perc",
+            "Places in KV blocks in use that hold no token yet, 1 is all of them",
+            self.kv_unfilled.clone(),
+        );
+        self.own(
+            "prefix_cache_evictions",
+            "KV blocks whose content was given up for another's",
+            self.evictions.clone(),
+        );
+        self.own(
+            "recomputed_tokens",
+            "Tokens computed again because their sequence was preempted",
+            self.recomputed_tokens.clone(),
+        );
+        self.own(
+            "draft_tokens",
+            "Tokens guessed ahead and computed",
+            self.drafted_tokens.clone(),
+        );
+        self.own(
+            "draft_accepted_tokens",
+            "Those of them that came true",
+            self.accepted_tokens.clone(),
         );
     }
 

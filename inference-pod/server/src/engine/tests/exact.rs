@@ -213,7 +213,10 @@ fn guessing() -> Setup {
 /// Of 32 requests half begin alike, half are greedy, and some repeat themselves.
 fn requests() -> Vec<NewChoice> {
     let request = |index: usize| {
-        let (beginning, own) = (if index % 2 == 0 { 70 } else { 0 }, 3 + index * 5 % 60);
+        let (beginning, own) = (
+            if index.is_multiple_of(2) { 70 } else { 0 },
+            3 + index * 5 % 60,
+        );
         let mut prompt: Vec<u32> = (0..beginning)
             .map(|place| (uniform(5, place) * 256.0) as u32)
             .collect();
