@@ -296,13 +296,11 @@ impl<'a> Bench<'a> {
 
 /// The file given, or the one that `e2e/fetch-model NAME` brings.
 fn model(given: Option<&Path>, workspace: &Path, name: &str) -> Result<PathBuf> {
-    match given {
-        Some(path) => Ok(std::path::absolute(path)?),
-        None => {
-            let mut fetch = Command::new(workspace.join("e2e/fetch-model"));
-            Ok(PathBuf::from(run(fetch.arg(name))?.trim()))
-        }
+    if let Some(path) = given {
+        return Ok(std::path::absolute(path)?);
     }
+    let mut fetch = Command::new(workspace.join("e2e/fetch-model"));
+    Ok(PathBuf::from(run(fetch.arg(name))?.trim()))
 }
 
 fn flags() -> String {

@@ -38,13 +38,13 @@ pub fn measure(bench: &Bench<'_>, table: &mut Table) -> Result<()> {
         let values: Vec<f64> = found.iter().map(figure).collect();
         median(&values).context("no round was measured")
     };
-    let (before, during) = (of(|mixed| mixed.before_ms)?, of(|mixed| mixed.during_ms)?);
-    let first = of(|mixed| mixed.long_first_ms)?;
+    let (before, during) = (of(|mixed| mixed.itl_p99_alone)?, of(|mixed| mixed.itl_p99_beside)?);
+    let first = of(|mixed| mixed.long_ttft)?;
     table.figure(
         Figure::new(
             "mixed_itl_p99_ratio",
             "ITL p99 of 8 streams while a prompt of 4,096 is computed",
-            of(|mixed| mixed.during_ms / mixed.before_ms)?,
+            of(|mixed| mixed.itl_p99_beside / mixed.itl_p99_alone)?,
         )
         .unit("x")
         .at_most(1.5)
@@ -57,10 +57,11 @@ pub fn measure(bench: &Bench<'_>, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
+/// Milliseconds of one round: gaps at the 99th percentile without and beside the long prompt, and its first token.
 struct Mixed {
-    before_ms: f64,
-    during_ms: f64,
-    long_first_ms: f64,
+    itl_p99_alone: f64,
+    itl_p99_beside: f64,
+    long_ttft: f64,
 }
 
 fn one_round(bench: &Bench<'_>) -> Result<Mixed> {
@@ -148,9 +149,9 @@ impl Watch {
         let (before, during) = gaps(&texts, began, arrived, arrived + first);
         let nothing = "no gap was measured";
         Ok(Mixed {
-            before_ms: percentile(&before, 99.0).context(nothing)?,
-            during_ms: percentile(&during, 99.0).context(nothing)?,
-            long_first_ms: first.as_secs_f64() * 1000.0,
+            itl_p99_alone: percentile(&before, 99.0).context(nothing)?,
+            itl_p99_beside: percentile(&during, 99.0).context(nothing)?,
+            long_ttft: first.as_secs_f64() * 1000.0,
         })
     }
 }
