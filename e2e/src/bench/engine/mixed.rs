@@ -38,7 +38,10 @@ pub fn measure(bench: &Bench<'_>, table: &mut Table) -> Result<()> {
         let values: Vec<f64> = found.iter().map(figure).collect();
         median(&values).context("no round was measured")
     };
-    let (before, during) = (of(|mixed| mixed.itl_p99_alone)?, of(|mixed| mixed.itl_p99_beside)?);
+    let (before, during) = (
+        of(|mixed| mixed.itl_p99_alone)?,
+        of(|mixed| mixed.itl_p99_beside)?,
+    );
     let first = of(|mixed| mixed.long_ttft)?;
     table.figure(
         Figure::new(
