@@ -309,9 +309,15 @@ mod tests {
     fn a_pods_error_becomes_one_event_and_anything_else_none() {
         let body = b"{\n \"error\": {\"message\": \"too\\nlong\", \"code\": 400}\n}\n";
         let event = sse_event_of(body).expect("an error");
+        let line = event
+            .strip_prefix(b"data: ")
+            .and_then(|rest| rest.strip_suffix(b"\n\n"))
+            .expect("an event");
+        assert!(!line.contains(&b'\n'));
+        let told: serde_json::Value = serde_json::from_slice(line).expect("JSON");
         assert_eq!(
-            &event[..],
-            b"data: {\"error\":{\"code\":400,\"message\":\"too\\nlong\"}}\n\n"
+            told,
+            serde_json::json!({"error": {"code": 400, "message": "too\nlong"}})
         );
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         for other in ["", "<html>", "[]", "{}", r#"{"error":"x"}"#, &deep] {
