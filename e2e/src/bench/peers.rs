@@ -32,3 +32,16 @@ fn python_environment(folder: &Path) -> Result<()> {
     }
     run(Command::new("python3").args(["-m", "venv"]).arg(folder)).map(|_| ())
 }
+
+/// `pip install` in the environment of `python`; what to install is to be added.
+fn pip_install(python: &Path) -> Command {
+    let mut command = Command::new(python);
+    command.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]);
+    command
+}

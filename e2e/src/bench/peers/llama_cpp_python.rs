@@ -12,7 +12,7 @@ use pagoda_e2e::process::{run, run_for_output};
 use pagoda_e2e::progress::Progress;
 use sha2::{Digest, Sha256};
 
-use super::{SpeedWork, python_environment};
+use super::{SpeedWork, pip_install, python_environment};
 
 /// Instruction sets that llama.cpp's build knows by name: the kernel's flag for each, and the build's.
 const X86_SETS: [(&str, &str); 8] = [
@@ -73,7 +73,7 @@ impl LlamaCpp {
         model: &Path,
         progress: &Progress,
     ) -> Result<String> {
-        pip_install(python, requirements, None)?;
+        install(python, requirements, None)?;
         let Some(signal) = smoke_test(python, workspace, model)? else {
             return Ok("native".to_owned());
         };
@@ -82,7 +82,7 @@ impl LlamaCpp {
             "its native build dies of signal {signal} here: building it for {} instead",
             sets.join(", ")
         ));
-        pip_install(python, requirements, Some(&cmake_arguments(&sets)))?;
+        install(python, requirements, Some(&cmake_arguments(&sets)))?;
         match smoke_test(python, workspace, model)? {
             None => Ok(sets.join("+")),
             Some(signal) => bail!(
@@ -110,18 +110,9 @@ fn speed_command(python: &Path, workspace: &Path, work: &SpeedWork<'_>) -> Comma
     command
 }
 
-fn pip_install(python: &Path, requirements: &Path, cmake_arguments: Option<&str>) -> Result<()> {
-    let mut command = Command::new(python);
-    command
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--requirement",
-        ])
-        .arg(requirements);
+fn install(python: &Path, requirements: &Path, cmake_arguments: Option<&str>) -> Result<()> {
+    let mut command = pip_install(python);
+    command.arg("--requirement").arg(requirements);
     if let Some(arguments) = cmake_arguments {
         command
             .args(["--force-reinstall", "--no-cache-dir"])

@@ -8,7 +8,7 @@ use pagoda_e2e::cache::Cache;
 use pagoda_e2e::process::run;
 use pagoda_e2e::progress::Progress;
 
-use super::{SpeedWork, python_environment};
+use super::{SpeedWork, pip_install, python_environment};
 
 const VERSION: &str = "0.9.5";
 
@@ -29,15 +29,7 @@ impl MistralRs {
         if !there.is_ok_and(|output| output.status.success()) {
             progress.step(format!("installing mistral.rs {VERSION}"));
             python_environment(&folder)?;
-            run(Command::new(&python)
-                .args([
-                    "-m",
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                ])
-                .arg(format!("mistralrs=={VERSION}")))?;
+            run(pip_install(&python).arg(format!("mistralrs=={VERSION}")))?;
         }
         Ok(Self { python })
     }
