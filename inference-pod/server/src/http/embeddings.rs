@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: no executor makes any yet, which is what this says.
+//! `/v1/embeddings`: executors can make them, but the engine is not asked for any yet, which is what this says.
 
 use std::sync::Arc;
 
