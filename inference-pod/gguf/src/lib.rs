@@ -14,6 +14,8 @@ mod error;
 mod metadata;
 mod parse;
 mod reader;
+#[cfg(any(test, feature = "test-support"))]
+mod soundness;
 mod tensor;
 
 #[cfg(any(test, feature = "test-support"))]
@@ -21,6 +23,8 @@ pub use builder::GgufBuilder;
 pub use error::GgufError;
 pub use metadata::{Array, Metadata, MetadataError, Optional, Value};
 pub use parse::Gguf;
+#[cfg(any(test, feature = "test-support"))]
+pub use soundness::assert_sound;
 pub use tensor::{TensorInfo, TensorType};
 
 #[cfg(test)]

@@ -2,7 +2,9 @@ mod head;
 
 use proptest::prelude::*;
 
-use crate::{Array, Gguf, GgufBuilder, GgufError, MetadataError, Optional, TensorType, Value};
+use crate::{
+    Array, Gguf, GgufBuilder, GgufError, MetadataError, Optional, TensorType, Value, assert_sound,
+};
 
 fn sample() -> GgufBuilder {
     GgufBuilder::new()
@@ -402,29 +404,6 @@ fn typed_getters_name_the_key_and_what_they_found() {
     assert_eq!(metadata.get_u64("none").optional(), Ok(None));
     assert!(metadata.get_bool("text").optional().is_err());
     assert_eq!(metadata.get("text"), Some(&Value::String("x".into())));
-}
-
-/// What every accepted file promises, whatever was done to it.
-fn assert_sound(bytes: &[u8], file: &Gguf) {
-    let mut ranges: Vec<_> = file.tensors().map(|tensor| tensor.range.clone()).collect();
-    ranges.sort_by_key(|range| (range.start, range.end));
-    assert!(
-        ranges
-            .iter()
-            .all(|range| range.start <= range.end && range.end <= bytes.len())
-    );
-    assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start));
-    for tensor in file.tensors() {
-        assert_eq!(file.tensor(&tensor.name), Some(tensor));
-        if let (Some(elements), Some(bytes)) =
-            (tensor.kind.block_elements(), tensor.kind.block_bytes())
-        {
-            assert_eq!(
-                tensor.range.len() as u64,
-                tensor.elements() / elements as u64 * bytes as u64
-            );
-        }
-    }
 }
 
 /// A small generator, so that the same inputs are tried everywhere.

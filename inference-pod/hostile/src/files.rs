@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use pagoda_gguf::{Gguf, GgufBuilder, GgufError, TensorType};
+use pagoda_gguf::{Gguf, GgufBuilder, GgufError, TensorType, assert_sound};
 use pagoda_model::{CpuOptions, KvBudget, ModelFile};
 use pagoda_text::{ChatTemplate, SpecialTokens, Tokenizer};
 
@@ -93,14 +93,7 @@ pub fn gguf(bytes: &[u8]) -> bool {
         "a header means the same in whatever pieces it is read"
     );
     let Ok(file) = parsed else { return false };
-    let mut ranges: Vec<_> = file.tensors().map(|tensor| tensor.range.clone()).collect();
-    ranges.sort_by_key(|range| (range.start, range.end));
-    assert!(
-        ranges
-            .iter()
-            .all(|range| range.start <= range.end && range.end <= bytes.len())
-    );
-    assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start));
+    assert_sound(bytes, &file);
     let tokenizer = Tokenizer::from_metadata(file.metadata());
     if let Ok(tokenizer) = tokenizer {
         let tokens = tokenizer.encode("ab a\nb \u{1f600}<|im_end|>", SpecialTokens::Parse);
