@@ -42,6 +42,6 @@ pub use sampling::{
 };
 pub use scheduler::Scheduler;
 pub use scope::{CacheScope, ScopeParts};
-pub use sequence::{FinishReason, NewSequence, SequenceId};
-pub use step_cost::StepCost;
+pub use sequence::{FinishReason, NewSequence, PromptOutputs, SequenceId};
+pub use step_cost::{StepCost, StepWork};
 pub use waste::Filling;

@@ -13,8 +13,8 @@ pub struct PlannedRow {
     pub start: usize,
     /// How many tokens, drafts included; at least one.
     pub len: usize,
-    /// How many of the row's last tokens want logits: those of a prompt where the sequence asked for them, the last known
-    /// token and its drafts where `draws` says so.
+    /// How many of the row's last tokens want logits, or states where the caller takes those: all of a prompt where the
+    /// sequence asked for them, the last known token and its drafts where `draws` says so.
     pub logits: usize,
     /// The row ends with the last known token and its drafts: the next token is to be drawn.
     pub draws: bool,

@@ -11,8 +11,8 @@ pub struct Policy {
     pub prefix_cache: Option<KeySeed>,
     /// How much earlier a sequence must arrive to go before one of the next more urgent class.
     pub ageing: Duration,
-    /// How much longer than its decodes alone a step may take for the sake of prompts that are few beside them, as a part:
-    /// 0.4 is 40 % longer. `None` gives prompts all that the step's tokens leave.
+    /// How much longer than without prompts a step may take for the sake of prompts that are few beside those who decode, as a
+    /// part: 0.4 is 40 % longer. Nothing is guessed meanwhile. `None` gives prompts all that the step's tokens leave.
     pub prompt_slowdown: Option<f64>,
     /// Guess tokens ahead.
     pub speculation: Speculation,

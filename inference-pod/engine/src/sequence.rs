@@ -10,6 +10,9 @@ use crate::keys::{BlockKey, KeySeed};
 use crate::prediction::Prediction;
 use crate::scope::CacheScope;
 
+/// Tokens of a row of which all logits are wanted: a row of logits is as long as the vocabulary.
+const PROMPT_LOGITS_CHUNK: usize = 32;
+
 /// Names a sequence for as long as its scheduler lives. Ids grow in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
@@ -21,6 +24,18 @@ pub enum FinishReason {
     Stop,
     /// The asked number of tokens, or the end of the context, was reached.
     Length,
+}
+
+/// Of which tokens of a prompt the model's outputs are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromptOutputs {
+    /// Of the last, from which the answer goes on.
+    #[default]
+    Last,
+    /// The logits of every token, so all of the prompt is computed, whatever is kept of it.
+    Logits,
+    /// The state of every token, which takes less room than its logits. All of the prompt is computed as well.
+    States,
 }
 
 /// What a caller submits.
@@ -38,8 +53,8 @@ pub struct NewSequence {
     pub deadline: Option<Duration>,
     /// Whose KV blocks it may read, and who may read its own.
     pub scope: CacheScope,
-    /// The logits of every token of the prompt are wanted, so all of it is computed, whatever is kept of it.
-    pub prompt_logits: bool,
+    /// What is wanted of the prompt besides its last token's logits.
+    pub prompt_outputs: PromptOutputs,
 }
 
 /// A sequence in the scheduler. `computed` of its tokens have their keys and values in its blocks.
@@ -60,8 +75,10 @@ pub(crate) struct Sequence {
     pub(crate) blocks: BlockTable,
     /// Of full blocks of known tokens; empty where nothing is kept.
     pub(crate) keys: Vec<BlockKey>,
-    /// Positions of the prompt whose logits were given already, where they are wanted.
-    prompt_logits: Option<usize>,
+    /// Positions of the prompt whose outputs were given already, where they are wanted.
+    outputs_given: Option<usize>,
+    /// Tokens of a row at most while they are wanted.
+    outputs_chunk: usize,
     pub(crate) waiting_since: Duration,
     /// How many later sequences were admitted before it while it waited.
     pub(crate) passed_over: u32,
@@ -92,7 +109,11 @@ impl Sequence {
             computed: 0,
             blocks: BlockTable::default(),
             keys: Vec::new(),
-            prompt_logits: new.prompt_logits.then_some(0),
+            outputs_given: (new.prompt_outputs != PromptOutputs::Last).then_some(0),
+            outputs_chunk: match new.prompt_outputs {
+                PromptOutputs::Logits => PROMPT_LOGITS_CHUNK,
+                PromptOutputs::Last | PromptOutputs::States => usize::MAX,
+            },
             waiting_since: now,
             passed_over: 0,
             held_back: 0,
@@ -147,10 +168,10 @@ impl Sequence {
     }
 
     /// Keys of the blocks that may be taken from what is kept: at least the last token is always computed, for its logits,
-    /// and all of a prompt whose logits are wanted.
+    /// and all of a prompt whose outputs are wanted.
     pub(crate) fn reusable_keys(&self, block_tokens: usize) -> &[BlockKey] {
         let whole = (self.known().len() - 1) / block_tokens;
-        let most = if self.prompt_logits_missing() {
+        let most = if self.prompt_outputs_missing() {
             0
         } else {
             whole
@@ -188,19 +209,19 @@ impl Sequence {
         before..full
     }
 
-    fn prompt_logits_missing(&self) -> bool {
-        self.prompt_logits
+    fn prompt_outputs_missing(&self) -> bool {
+        self.outputs_given
             .is_some_and(|given| given < self.prompt_tokens)
     }
 
-    /// The next tokens to compute, at most `budget`: how many, and of how many at their end logits are wanted. `chunk` bounds
-    /// rows of which all logits are.
-    pub(crate) fn next_row(&self, budget: usize, chunk: usize) -> (usize, usize) {
+    /// The next tokens to compute, at most `budget`: how many, and of how many at their end outputs are wanted.
+    pub(crate) fn next_row(&self, budget: usize) -> (usize, usize) {
         let pending = self.pending();
-        if let Some(given) = self.prompt_logits
+        if let Some(given) = self.outputs_given
             && given < self.prompt_tokens
         {
-            let len = budget.min(chunk).min(self.prompt_tokens - self.computed);
+            let most = budget.min(self.outputs_chunk);
+            let len = most.min(self.prompt_tokens - self.computed);
             let end = self.computed + len;
             return (len, end.saturating_sub(given.max(self.computed)));
         }
@@ -208,10 +229,10 @@ impl Sequence {
         (len, usize::from(len == pending))
     }
 
-    /// Positions before `computed` are computed, and their logits given where wanted.
+    /// Positions before `computed` are computed, and their outputs given where wanted.
     pub(crate) fn advance(&mut self, computed: usize) {
         self.computed = computed;
-        if let Some(given) = &mut self.prompt_logits {
+        if let Some(given) = &mut self.outputs_given {
             *given = (*given).max(computed.min(self.prompt_tokens));
         }
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagoda_engine_core::{
-    CacheScope, Class, FinishReason, Limits, NewSequence, PlannedRow, Policy, Progress, Refusal,
-    Scheduler, ScopeParts, SequenceId, Speculation, StepPlan, uniform,
+    CacheScope, Class, FinishReason, Limits, NewSequence, PlannedRow, Policy, Progress,
+    PromptOutputs, Refusal, Scheduler, ScopeParts, SequenceId, Speculation, StepPlan, uniform,
 };
 
 /// Steps of each run. A debug build makes fewer: it is the same code, five times slower.
@@ -158,7 +158,11 @@ impl World {
             class: Class(self.draws.below(self.classes) as u8),
             deadline,
             scope,
-            prompt_logits: self.draws.chance(25),
+            prompt_outputs: match self.draws.below(50) {
+                0 => PromptOutputs::Logits,
+                1 => PromptOutputs::States,
+                _ => PromptOutputs::Last,
+            },
         }
     }
 

@@ -40,16 +40,13 @@ use crate::plan::{Counters, Load, PlannedRow, StepPlan};
 use crate::policy::Policy;
 use crate::prediction::{Features, LengthPredictor};
 use crate::sequence::{NewSequence, Sequence, SequenceId};
-use crate::step_cost::StepCost;
+use crate::step_cost::{StepCost, StepWork};
 
 /// Later sequences that may be admitted before a waiting one that does not fit yet.
 const MAX_PASSED_OVER: u32 = 16;
 
 /// How much longer a step may take, as a part of its decodes alone, where nearly as many prompts wait as sequences decode.
 const MANY_PROMPTS: f64 = 10.0;
-
-/// Tokens of a row of which all logits are wanted: a row of logits is as long as the vocabulary.
-const PROMPT_LOGITS_CHUNK: usize = 32;
 
 /// Blocks by which two prompts must agree to be taken for the same kind of request.
 const BEGINNING_BLOCKS: usize = 4;
@@ -245,9 +242,7 @@ impl Scheduler {
 
     /// The step of this plan took so long to compute. What guesses and prompts cost those who decode is learned from that.
     pub fn note_step(&mut self, plan: &StepPlan, took: Duration) {
-        let prompts = plan.prompt_tokens();
-        self.step_cost
-            .learn_mixed(plan.tokens() - prompts, prompts, took);
+        self.step_cost.learn(plan, took);
     }
 
     /// Tokens of a step that lets those who decode go on about as fast as before. Prompts that are many beside them get more: the
@@ -264,8 +259,17 @@ impl Scheduler {
         }
         let share = prompts as f64 / decodes as f64;
         let slowdown = slowdown.max(MANY_PROMPTS * share * share);
-        let affordable = self.step_cost.affordable(decodes, slowdown);
+        let work = StepWork::of(&plan.rows);
+        let position = self.next_prompt_position();
+        let affordable = self.step_cost.affordable(work, slowdown, position);
         affordable.map_or(usize::MAX, |tokens| decodes + tokens)
+    }
+
+    /// How far the prompt has come that goes on first.
+    fn next_prompt_position(&self) -> usize {
+        let mut running = self.running.iter().map(|rank| &self.sequences[&rank.id]);
+        let prompt = running.find(|sequence| sequence.pending() > 1);
+        prompt.map_or(0, |sequence| sequence.computed)
     }
 
     /// What is left of the step's tokens.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{PROMPT_LOGITS_CHUNK, Scheduler, forget_under_way};
+use super::{Scheduler, forget_under_way};
 use crate::class::Rank;
 use crate::drafts::guess;
 use crate::plan::{PlannedRow, StepPlan};
@@ -76,7 +76,7 @@ impl Scheduler {
         };
         sequence.set_draft(&[]);
         sequence.planned = self.step;
-        let (len, logits) = sequence.next_row(budget, PROMPT_LOGITS_CHUNK);
+        let (len, logits) = sequence.next_row(budget);
         plan.rows.push(PlannedRow {
             sequence: id,
             start: sequence.computed,
@@ -88,9 +88,11 @@ impl Scheduler {
         len
     }
 
-    /// Guesses on for sequences that decode, in order, within what budget and blocks leave.
+    /// Guesses on for sequences that decode, in order, within what budget and blocks leave. Where steps are kept short for those who
+    /// decode, a prompt has the time that guesses would take: it is work that somebody waits for.
     pub(super) fn add_drafts(&mut self, plan: &mut StepPlan) {
-        if self.policy.speculation == Speculation::Off {
+        let gives_way = self.policy.prompt_slowdown.is_some() && plan.prompt_tokens() > 0;
+        if self.policy.speculation == Speculation::Off || gives_way {
             return;
         }
         let mut tokens = plan.tokens();

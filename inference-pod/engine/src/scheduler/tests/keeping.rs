@@ -3,6 +3,7 @@
 use super::*;
 use crate::policy::Speculation;
 use crate::scope::{CacheScope, ScopeParts};
+use crate::sequence::PromptOutputs;
 
 fn keeping(limits: Limits) -> Scheduler {
     let policy = Policy {
@@ -177,7 +178,7 @@ fn a_prompt_whose_logits_are_wanted_is_computed_whole_and_gives_each_once() {
     let new = NewSequence {
         prompt: (0..70).collect(),
         max_new_tokens: 2,
-        prompt_logits: true,
+        prompt_outputs: PromptOutputs::Logits,
         ..NewSequence::default()
     };
     scheduler.submit(new, seconds(0)).unwrap();
@@ -185,6 +186,27 @@ fn a_prompt_whose_logits_are_wanted_is_computed_whole_and_gives_each_once() {
     assert_eq!(rows(&scheduler.step(7).0), [(1, 32, 32, 32)]);
     assert_eq!(rows(&scheduler.step(7).0), [(1, 64, 6, 6)]);
     assert_eq!(rows(&scheduler.step(7).0), [(1, 70, 1, 1)]);
+}
+
+#[test]
+fn a_prompt_whose_states_are_wanted_is_computed_whole_in_pieces_as_long_as_a_steps() {
+    let mut scheduler = keeping(Limits {
+        context_tokens: 100,
+        block_count: 40,
+        step_tokens: 48,
+        ..limits()
+    });
+    scheduler.ask(0..70, 1);
+    scheduler.run();
+    let new = NewSequence {
+        prompt: (0..70).collect(),
+        max_new_tokens: 1,
+        prompt_outputs: PromptOutputs::States,
+        ..NewSequence::default()
+    };
+    scheduler.submit(new, seconds(0)).unwrap();
+    assert_eq!(rows(&scheduler.step(7).0), [(1, 0, 48, 48)]);
+    assert_eq!(rows(&scheduler.step(7).0), [(1, 48, 22, 22)]);
 }
 
 #[test]
