@@ -330,9 +330,13 @@ unsafe fn fold<S: Simd>(running: *mut f32, chunk: *const f32, padded: usize) {
     // SAFETY: both point at a largest score, a sum and `padded` values, the layout of `tile::partial_len`.
     unsafe {
         let (old, new) = (*running, *chunk);
-        let largest = if old > new { old } else { new };
-        let keep = exp::<S>(S::splat(old - largest));
-        let take = exp::<S>(S::splat(new - largest));
+        let one = S::splat(1.0);
+        // The larger keeps its weight: `exp(0)` is exactly 1.
+        let (largest, keep, take) = if old > new {
+            (old, one, exp::<S>(S::splat(new - old)))
+        } else {
+            (new, exp::<S>(S::splat(old - new)), one)
+        };
         *running = largest;
         let sums = S::fma(
             S::splat(*running.add(1)),

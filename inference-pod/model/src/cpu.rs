@@ -4,13 +4,12 @@ use std::path::Path;
 
 use pagoda_kernels::{BLOCK_TOKENS, Cpu, KvCache, RopeTable, Segment, ThreadPool};
 
-use crate::config::{ModelConfig, Pooling};
+use crate::config::ModelConfig;
 use crate::error::{ExecutorError, LoadError};
 use crate::executor::{Executor, ExecutorInfo, Logits, StepRow};
 use crate::file::ModelFile;
 use crate::forward::{Buffers, Forward, Piece, SLAB_TOKENS};
 use crate::memory::{self, CpuOptions};
-use crate::pooling;
 use crate::weights::Weights;
 
 /// A model in memory with its keys and values, computed by the threads of one pool.
@@ -121,19 +120,15 @@ impl CpuExecutor {
         )
     }
 
-    /// Checks all rows before any is computed. `wanted` says of how many of a row's last tokens the states go on.
-    fn pieces<'a>(
-        &self,
-        rows: &[StepRow<'a>],
-        wanted: impl Fn(&StepRow<'a>) -> usize,
-    ) -> Result<Vec<Piece<'a>>, ExecutorError> {
+    /// Checks all rows before any is computed.
+    fn pieces<'a>(&self, rows: &[StepRow<'a>]) -> Result<Vec<Piece<'a>>, ExecutorError> {
         rows.iter()
             .enumerate()
             .map(|(index, row)| {
                 Ok(Piece {
                     segment: self.check(index, row)?,
                     tokens: row.tokens,
-                    wanted: wanted(row),
+                    wanted: row.logits,
                 })
             })
             .collect()
@@ -164,7 +159,7 @@ impl Executor for CpuExecutor {
     }
 
     fn forward(&mut self, rows: &[StepRow<'_>], logits: &mut Logits) -> Result<(), ExecutorError> {
-        let pieces = self.pieces(rows, |row| row.logits)?;
+        let pieces = self.pieces(rows)?;
         let wanted = rows.iter().map(|row| row.logits).sum();
         let out = logits.reset(wanted, self.info.vocab_size);
         let mut forward = self.compute(&pieces);
@@ -174,26 +169,11 @@ impl Executor for CpuExecutor {
         Ok(())
     }
 
-    fn embed(
-        &mut self,
-        rows: &[StepRow<'_>],
-        pooling: Pooling,
-    ) -> Result<Vec<Vec<f32>>, ExecutorError> {
-        let wanted = |row: &StepRow<'_>| match pooling {
-            Pooling::Last => 1,
-            Pooling::Mean | Pooling::First => row.tokens.len(),
-        };
-        let pieces = self.pieces(rows, wanted)?;
-        let width = self.config.embedding;
-        let mut forward = self.compute(&pieces);
-        let mut states = forward.states();
-        let mut pooled = Vec::with_capacity(rows.len());
-        for piece in &pieces {
-            let (row, rest) = states.split_at(piece.wanted * width);
-            pooled.push(pooling::pooled(row, width, pooling));
-            states = rest;
-        }
-        Ok(pooled)
+    fn states(&mut self, rows: &[StepRow<'_>], states: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        let pieces = self.pieces(rows)?;
+        states.clear();
+        states.extend_from_slice(self.compute(&pieces).states());
+        Ok(())
     }
 }
 

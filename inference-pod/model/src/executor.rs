@@ -94,14 +94,10 @@ pub trait Executor: Send {
     /// Results depend on each row's sequence alone: not on other rows, nor on how a prompt was cut, nor on threads.
     fn forward(&mut self, rows: &[StepRow<'_>], logits: &mut Logits) -> Result<(), ExecutorError>;
 
-    /// Embeddings of `rows`, each a whole text from position 0 on in blocks of its own: a vector of length 1 a row, of as many values
-    /// as the model's states have. Their `logits` do not matter.
-    fn embed(
-        &mut self,
-        rows: &[StepRow<'_>],
-        pooling: Pooling,
-    ) -> Result<Vec<Vec<f32>>, ExecutorError> {
-        let _ = (rows, pooling);
+    /// As [`Self::forward`], but what fills `states` for each token that wants logits is the model's state before its head,
+    /// normalised: of all tokens as many values. For embeddings: see [`crate::PooledStates`].
+    fn states(&mut self, rows: &[StepRow<'_>], states: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        let _ = (rows, states);
         Err(ExecutorError::NoEmbeddings)
     }
 }

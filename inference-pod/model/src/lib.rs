@@ -34,4 +34,5 @@ pub use executor::{Executor, ExecutorInfo, Logits, StepRow};
 pub use file::ModelFile;
 pub use memory::{CpuOptions, KvBudget, MemoryPlan};
 pub use pagoda_kernels::{BLOCK_TOKENS, Cpu, CpuError, KvElement};
+pub use pooling::PooledStates;
 pub use safetensors::SafetensorsError;

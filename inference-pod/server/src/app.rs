@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pagoda_crds::wire::ModelInfo;
 use pagoda_engine_core::{Limits, LimitsError};
+use pagoda_model::Pooling;
 
 use crate::drain::Drain;
 use crate::engine::{EngineEnd, EngineHandle, EngineSetup};
@@ -31,6 +32,8 @@ pub struct Served {
     pub limits: Limits,
     /// Facts for `/v1/models`.
     pub info: ModelInfo,
+    /// How it makes embeddings; `None` for a model that was not made for that.
+    pub pooling: Option<Pooling>,
     /// Seconds since 1970 at which it became ready.
     pub created: u64,
 }
@@ -90,6 +93,7 @@ impl App {
             limits.block_count,
             took,
         );
+        let pooling = executor.info().pooling;
         let setup = EngineSetup {
             executor,
             language: Arc::clone(&language),
@@ -104,6 +108,7 @@ impl App {
             language,
             limits,
             info,
+            pooling,
             created,
         });
         Ok(end)

@@ -231,6 +231,13 @@ impl Metrics {
             .observe(since_arrival.as_secs_f64());
     }
 
+    /// A prompt's embedding, this long after its arrival: for whoever waits for it what a first token is.
+    pub fn embedded(&self, prompt_tokens: usize, since_arrival: Duration) {
+        self.prompt_tokens.inc_by(prompt_tokens as u64);
+        self.time_to_first_token
+            .observe(since_arrival.as_secs_f64());
+    }
+
     /// A further token, this long after the one before.
     pub fn next_token(&self, since_last: Duration) {
         self.generation_tokens.inc();

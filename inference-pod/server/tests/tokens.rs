@@ -3,6 +3,9 @@
 mod common;
 
 use common::{Pod, fast, small, user};
+use pagoda_engine::config::Backend;
+use pagoda_engine::load::load;
+use pagoda_model::{Executor, ExecutorError, ExecutorInfo, Logits, Pooling, StepRow};
 use serde_json::json;
 
 fn pod() -> Pod {
@@ -109,4 +112,116 @@ async fn a_model_that_makes_no_embeddings_says_so() {
         error["message"].as_str().unwrap().contains("embeddings"),
         "{error}"
     );
+}
+
+/// Writes as the simulated executor does; the state of a text's token says whether it is an `a`.
+struct Embedder {
+    writer: Box<dyn Executor>,
+    info: ExecutorInfo,
+}
+
+impl Executor for Embedder {
+    fn info(&self) -> &ExecutorInfo {
+        &self.info
+    }
+
+    fn forward(&mut self, rows: &[StepRow<'_>], logits: &mut Logits) -> Result<(), ExecutorError> {
+        self.writer.forward(rows, logits)
+    }
+
+    fn states(&mut self, rows: &[StepRow<'_>], states: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        if let Some(row) = rows.iter().position(|row| row.tokens.contains(&33)) {
+            return Err(ExecutorError::EmptyRow { row });
+        }
+        // What a model would refuse, the simulation refuses.
+        self.writer.forward(rows, &mut Logits::default())?;
+        let wanted = rows
+            .iter()
+            .flat_map(|row| &row.tokens[row.tokens.len() - row.logits..]);
+        states.clear();
+        states.extend(wanted.flat_map(|token| if *token == 97 { [1.0, 0.0] } else { [0.0, 1.0] }));
+        Ok(())
+    }
+}
+
+fn embedding_pod() -> Pod {
+    let pod = Pod::loading();
+    let mut loaded = load(&Backend::Simulated(fast()), &small(), 1, &mut |_| {}).unwrap();
+    let info = ExecutorInfo {
+        pooling: Some(Pooling::Mean),
+        ..loaded.executor.info().clone()
+    };
+    loaded.executor = Box::new(Embedder {
+        writer: loaded.executor,
+        info,
+    });
+    pod.app.start(loaded, 1).unwrap();
+    pod
+}
+
+#[tokio::test]
+async fn texts_and_tokens_become_vectors_in_their_order() {
+    let pod = embedding_pod();
+    let body = json!({"input": ["aaa", "bb", "aabb"], "user": "u", "priority": 2});
+    let answer = pod.post("/v1/embeddings", body).await.ok();
+    assert_eq!(
+        (&answer["object"], &answer["model"]),
+        (&json!("list"), &json!("m"))
+    );
+    assert_eq!(answer["usage"]["prompt_tokens"], 9);
+    assert_eq!(answer["usage"]["total_tokens"], 9);
+    let data = answer["data"].as_array().unwrap();
+    assert_eq!(
+        data[0],
+        json!({"object": "embedding", "index": 0, "embedding": [1.0, 0.0]})
+    );
+    assert_eq!(data[1]["embedding"], json!([0.0, 1.0]));
+    assert_eq!(data[2]["index"], 2);
+    let half = data[2]["embedding"][0].as_f64().unwrap();
+    assert!((half - 0.5f64.sqrt()).abs() < 1e-6, "{half}");
+    // OpenAI's own clients ask for bytes, and may send tokens.
+    let body = json!({"input": [97, 97], "encoding_format": "base64", "dimensions": 2});
+    let answer = pod.post("/v1/embeddings", body).await.ok();
+    assert_eq!(answer["data"][0]["embedding"], "AACAPwAAAAA=");
+    pod.wait_for_metric("pagoda_kv_blocks_used", |used| used == 0)
+        .await;
+}
+
+#[tokio::test]
+async fn embeddings_that_cannot_be_are_refused() {
+    let pod = embedding_pod();
+    for (body, param) in [
+        (json!({"input": ""}), Some("input")),
+        (json!({"input": ["x", ""]}), Some("input")),
+        (json!({"input": []}), Some("input")),
+        (json!({"input": [[]]}), Some("input")),
+        (json!({"input": vec!["x"; 2049]}), Some("input")),
+        (json!({"input": [99_999_999]}), Some("input")),
+        (json!({"input": 5}), Some("input")),
+        (json!({"input": "x", "dimensions": 3}), Some("dimensions")),
+        (
+            json!({"input": "x", "encoding_format": "int8"}),
+            Some("encoding_format"),
+        ),
+        (json!({"input": "x", "priority": -1}), Some("priority")),
+        (json!({"input": ["x", "x".repeat(600)]}), None),
+    ] {
+        let (status, error) = pod.post("/v1/embeddings", body).await.error();
+        assert_eq!((status, error["param"].as_str()), (400, param), "{error}");
+    }
+    let broken = json!({"input": ["fine", "not fine!"]});
+    assert_eq!(pod.post("/v1/embeddings", broken).await.error().0, 500);
+    let fine = json!({"input": "fine"});
+    pod.post("/v1/embeddings", fine).await.ok();
+}
+
+#[tokio::test]
+async fn answers_beside_many_texts_stay_as_they_are() {
+    let pod = embedding_pod();
+    let chat = json!({"messages": user("hello"), "max_tokens": 40, "temperature": 0});
+    let alone = pod.chat(chat.clone()).await.ok()["choices"].clone();
+    let texts = json!({"input": vec!["x".repeat(300); 100]});
+    let (beside, vectors) = tokio::join!(pod.chat(chat), pod.post("/v1/embeddings", texts));
+    assert_eq!(beside.ok()["choices"], alone);
+    assert_eq!(vectors.ok()["data"].as_array().unwrap().len(), 100);
 }

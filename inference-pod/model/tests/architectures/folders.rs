@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use pagoda_model::{
-    CpuExecutor, CpuOptions, Executor, ExecutorError, KvElement, LoadError, ModelFile, Pooling,
-    StepRow,
+    CpuExecutor, CpuOptions, Executor, ExecutorError, KvElement, LoadError, ModelFile,
+    PooledStates, Pooling, StepRow,
 };
 
 use serde_json::Value as Json;
@@ -138,27 +138,47 @@ fn keys_and_values_as_bytes_move_logits_little() {
     }
 }
 
+/// The vector of the first `count` tokens, computed beside another text in pieces of `piece` tokens.
+fn embedded(
+    executor: &mut CpuExecutor,
+    tokens: &[u32],
+    count: usize,
+    piece: usize,
+    pooling: Pooling,
+) -> Vec<f32> {
+    let mut pooled = PooledStates::new(pooling);
+    let mut states = Vec::new();
+    for start in (0..count).step_by(piece) {
+        let end = (start + piece).min(count);
+        let row = |block_table, wanted| StepRow {
+            tokens: &tokens[start..end],
+            start,
+            block_table,
+            logits: wanted,
+        };
+        let rows = [row(&[2, 3], 1), row(&[0, 1], end - start)];
+        executor.states(&rows, &mut states).unwrap();
+        let width = states.len() / (1 + end - start);
+        for state in states.chunks_exact(width).skip(1) {
+            pooled.push(state);
+        }
+    }
+    pooled.vector()
+}
+
 #[test]
 fn embeddings_are_pooled_states_of_length_1() {
     let name = "qwen3_yarn";
     let (tokens, states) = (tokens(name), rows(name, "states.f32"));
     let mut executor = load(&folder(name));
     assert_eq!(executor.info().pooling, None);
-    let row = |count: usize, block_table| StepRow {
-        tokens: &tokens[..count],
-        start: 0,
-        block_table,
-        logits: 0,
-    };
     let sum = |states: &[Vec<f32>]| -> Vec<f32> {
         (0..states[0].len())
             .map(|i| states.iter().map(|state| state[i]).sum())
             .collect()
     };
     for pooling in [Pooling::Mean, Pooling::First, Pooling::Last] {
-        let rows = [row(24, &[0, 1]), row(5, &[2])];
-        let got = executor.embed(&rows, pooling).unwrap();
-        for (count, vector) in [24, 5].into_iter().zip(&got) {
+        for count in [24, 5] {
             let chosen = match pooling {
                 Pooling::Mean => sum(&states[..count]),
                 Pooling::First => states[0].clone(),
@@ -166,16 +186,20 @@ fn embeddings_are_pooled_states_of_length_1() {
             };
             let length = chosen.iter().map(|x| x * x).sum::<f32>().sqrt();
             let expected: Vec<f32> = chosen.iter().map(|x| x / length).collect();
-            let difference = largest_difference(std::slice::from_ref(vector), &[expected]);
+            let vector = embedded(&mut executor, &tokens, count, count, pooling);
+            let difference = largest_difference(std::slice::from_ref(&vector), &[expected]);
             assert!(difference <= 1e-4, "{pooling:?} {count}: {difference}");
+            let in_pieces = embedded(&mut executor, &tokens, count, 7, pooling);
+            assert_eq!(in_pieces, vector, "{pooling:?} {count}");
         }
-        assert_eq!(executor.embed(&rows[1..], pooling).unwrap()[0], got[1]);
     }
     let unknown = StepRow {
         tokens: &[1000],
-        ..row(1, &[0])
+        start: 0,
+        block_table: &[0],
+        logits: 1,
     };
-    let error = executor.embed(&[unknown], Pooling::Mean).unwrap_err();
+    let error = executor.states(&[unknown], &mut Vec::new()).unwrap_err();
     assert!(matches!(error, ExecutorError::TokenOutOfRange { .. }));
 }
 

@@ -204,7 +204,7 @@ impl Conversation {
                     return Ok(answer);
                 }
                 Some(Event::Failed(failure)) => return Err(failed(&failure)),
-                Some(Event::Accepted | Event::Refused(_)) => {}
+                Some(Event::Accepted | Event::Refused(_) | Event::Embedding(_)) => {}
                 None => {
                     println!();
                     return Ok(answer);

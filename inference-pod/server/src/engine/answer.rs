@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pagoda_engine_core::{AllowedTokens, NewSequence, Sampler, TokenLogprobs, logprobs_of};
+use pagoda_engine_core::{
+    AllowedTokens, NewSequence, PromptOutputs, Sampler, TokenLogprobs, logprobs_of,
+};
+use pagoda_model::Pooling;
 use pagoda_text::structured::Constraint;
 use pagoda_text::{StopMatcher, StreamDecoder};
 
@@ -68,6 +71,11 @@ impl Answer {
             unsent: VecDeque::new(),
             drawn: None,
         };
+        let prompt_outputs = match (choice.embedding, choice.prompt_logprobs) {
+            (Some(Pooling::Mean | Pooling::First), _) => PromptOutputs::States,
+            (None, Some(_)) => PromptOutputs::Logits,
+            (Some(Pooling::Last), _) | (None, None) => PromptOutputs::Last,
+        };
         let sequence = NewSequence {
             prompt: choice.prompt,
             max_new_tokens: choice.max_new_tokens,
@@ -75,7 +83,7 @@ impl Answer {
             class: choice.class,
             deadline: None,
             scope: choice.scope,
-            prompt_logits: choice.prompt_logprobs.is_some(),
+            prompt_outputs,
         };
         (sequence, answer)
     }

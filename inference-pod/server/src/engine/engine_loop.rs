@@ -11,16 +11,19 @@ use std::time::{Duration, Instant};
 
 use crate::executor::{Executor, ExecutorError, Logits, StepRow};
 use pagoda_engine_core::{
-    FinishReason, Limits, LimitsError, PlannedRow, Policy, Progress, Refusal, Scheduler, SequenceId,
+    FinishReason, Limits, LimitsError, PlannedRow, Policy, Progress, Refusal, Scheduler,
+    SequenceId, StepPlan,
 };
+use pagoda_model::PooledStates;
 use tokio::sync::{mpsc, oneshot};
 
 use super::answer::{Answer, Progressed};
 use super::handle::EngineHandle;
 use super::heartbeat::Heartbeat;
-use super::request::{ChoiceEvent, Command, Event, Failure, NewChoice, Piece, Submission};
+use super::live::{Live, send};
+use super::request::{ChoiceEvent, Command, Event, Failure, NewChoice, Submission};
 use crate::language::Language;
-use crate::metrics::{Metrics, SequenceTimes, StepShape};
+use crate::metrics::{Metrics, StepShape};
 
 /// Submissions that may lie between the API and the engine's thread.
 const INBOX: usize = 1024;
@@ -59,6 +62,7 @@ impl EngineSetup {
             metrics: self.metrics,
             live: HashMap::new(),
             logits: Logits::default(),
+            states: Vec::new(),
             epoch: Instant::now(),
             inbox,
             heartbeat,
@@ -87,19 +91,11 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "unknown panic".into())
 }
 
-/// A sequence's client side.
-struct Live {
-    answer: Answer,
-    events: mpsc::Sender<ChoiceEvent>,
-    choice: usize,
-    prompt_tokens: usize,
-    /// Tokens of the prompt that need not be computed.
-    cached_tokens: usize,
-    stop_tokens: Arc<[u32]>,
-    arrived: Instant,
-    queued: Option<Duration>,
-    first_token: Option<Instant>,
-    last_token: Option<Instant>,
+/// What the model is asked for after its last layer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Head {
+    Tokens,
+    Embeddings,
 }
 
 /// Tokens that followed a row.
@@ -117,6 +113,8 @@ struct EngineLoop {
     metrics: Arc<Metrics>,
     live: HashMap<SequenceId, Live>,
     logits: Logits,
+    /// Of texts to embed.
+    states: Vec<f32>,
     epoch: Instant,
     inbox: Receiver<Command>,
     heartbeat: Arc<Heartbeat>,
@@ -193,6 +191,7 @@ impl EngineLoop {
     ) {
         let prompt_tokens = choice.prompt.len();
         let timeout = choice.timeout;
+        let embedding = choice.embedding.map(PooledStates::new);
         let (mut new, answer) = Answer::begin(choice);
         let arrived_at = arrived.saturating_duration_since(self.epoch);
         new.deadline = timeout.map(|timeout| arrived_at.saturating_add(timeout));
@@ -204,6 +203,7 @@ impl EngineLoop {
                     cached_tokens: 0,
                     stop_tokens,
                     answer,
+                    embedding,
                     events: events.clone(),
                     choice: index,
                     arrived,
@@ -250,13 +250,7 @@ impl EngineLoop {
         if plan.rows.is_empty() {
             return;
         }
-        let decoded = match self.forward(&plan.rows) {
-            Ok(()) => {
-                self.scheduler.note_step(&plan, began.elapsed());
-                self.record(&plan.rows)
-            }
-            Err(error) => self.isolate(&plan.rows, &error),
-        };
+        let decoded = self.compute(&plan, began);
         let shape = StepShape {
             prefill_tokens: plan.prompt_tokens(),
             decode_tokens: decoded,
@@ -275,7 +269,35 @@ impl EngineLoop {
         }
     }
 
-    fn forward(&mut self, rows: &[PlannedRow]) -> Result<(), ExecutorError> {
+    /// Computes a step's rows: first those that end in tokens, then those that end in embeddings. Returns how many tokens decodes
+    /// drew.
+    fn compute(&mut self, plan: &StepPlan, began: Instant) -> usize {
+        let (texts, answers): (Vec<PlannedRow>, Vec<PlannedRow>) =
+            plan.rows.iter().partition(|row| self.is_embedded(row));
+        let computed = [(Head::Tokens, answers), (Head::Embeddings, texts)]
+            .map(|(head, rows)| (head, self.forward(head, &rows), rows));
+        if computed.iter().all(|(_, outcome, _)| outcome.is_ok()) {
+            self.scheduler.note_step(plan, began.elapsed());
+        }
+        let mut decoded = 0;
+        for (head, outcome, rows) in computed {
+            decoded += match outcome {
+                Ok(()) => self.record(head, &rows),
+                Err(error) => self.isolate(head, &rows, &error),
+            };
+        }
+        decoded
+    }
+
+    fn is_embedded(&self, row: &PlannedRow) -> bool {
+        let live = self.live.get(&row.sequence);
+        live.is_some_and(|live| live.embedding.is_some())
+    }
+
+    fn forward(&mut self, head: Head, rows: &[PlannedRow]) -> Result<(), ExecutorError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
         let step_row = |row: &PlannedRow| StepRow {
             tokens: self.scheduler.row_tokens(row),
             start: row.start,
@@ -283,12 +305,15 @@ impl EngineLoop {
             logits: row.logits,
         };
         let step_rows: Vec<StepRow<'_>> = rows.iter().map(step_row).collect();
-        self.executor.forward(&step_rows, &mut self.logits)
+        match head {
+            Head::Tokens => self.executor.forward(&step_rows, &mut self.logits),
+            Head::Embeddings => self.executor.states(&step_rows, &mut self.states),
+        }
     }
 
     /// A step failed: computes its rows one by one, so that only those fail that fail alone. Computing a position again
     /// writes the same keys and values. Returns how many tokens decodes drew.
-    fn isolate(&mut self, rows: &[PlannedRow], error: &ExecutorError) -> usize {
+    fn isolate(&mut self, head: Head, rows: &[PlannedRow], error: &ExecutorError) -> usize {
         tracing::error!(%error, rows = rows.len(), "forward pass failed");
         self.metrics.executor_error();
         let mut decoded = 0;
@@ -297,18 +322,28 @@ impl EngineLoop {
             match if rows.len() == 1 {
                 Err(error.to_string())
             } else {
-                self.forward(alone).map_err(|e| e.to_string())
+                self.forward(head, alone).map_err(|e| e.to_string())
             } {
-                Ok(()) => decoded += self.record(alone),
+                Ok(()) => decoded += self.record(head, alone),
                 Err(message) => self.fail(row.sequence, Failure::Executor(message)),
             }
         }
         decoded
     }
 
+    fn record(&mut self, head: Head, rows: &[PlannedRow]) -> usize {
+        match head {
+            Head::Tokens => self.record_tokens(rows),
+            Head::Embeddings => {
+                self.record_states(rows);
+                0
+            }
+        }
+    }
+
     /// Draws tokens for every row that says so, in order, and tells the scheduler about all rows. Returns how many tokens
     /// decodes drew.
-    fn record(&mut self, rows: &[PlannedRow]) -> usize {
+    fn record_tokens(&mut self, rows: &[PlannedRow]) -> usize {
         let mut first_logits = 0;
         let mut decoded = 0;
         for row in rows {
@@ -320,6 +355,27 @@ impl EngineLoop {
             }
         }
         decoded
+    }
+
+    /// Takes the states of texts, and ends those that are complete.
+    fn record_states(&mut self, rows: &[PlannedRow]) {
+        let wanted: usize = rows.iter().map(|row| row.logits).sum();
+        let width = self.states.len() / wanted.max(1);
+        let mut states = self.states.chunks_exact(width.max(1));
+        for row in rows {
+            let live = self.live.get_mut(&row.sequence);
+            let mut embedding = live.and_then(|live| live.embedding.as_mut());
+            for state in states.by_ref().take(row.logits) {
+                if let Some(embedding) = &mut embedding {
+                    embedding.push(state);
+                }
+            }
+            self.scheduler.record(row, &[]);
+        }
+        for row in rows.iter().filter(|row| row.draws) {
+            self.scheduler.finish(row.sequence);
+            self.complete(row.sequence, FinishReason::Stop);
+        }
     }
 
     /// Hands on the logits within a prompt, for those who asked for its log probabilities.
@@ -396,6 +452,11 @@ impl EngineLoop {
         let Some(mut live) = self.live.remove(&id) else {
             return;
         };
+        if let Some(embedding) = &live.embedding {
+            let since_arrival = live.arrived.elapsed();
+            self.metrics.embedded(live.prompt_tokens, since_arrival);
+            live.send(Event::Embedding(embedding.vector()));
+        }
         let rest = live.answer.finish();
         live.send_piece(rest);
         self.metrics.finished(reason_label(reason), live.times());
@@ -423,49 +484,6 @@ impl EngineLoop {
         for id in ids {
             self.fail(id, failure.clone());
         }
-    }
-}
-
-impl Live {
-    fn send(&self, event: Event) {
-        send(&self.events, self.choice, event);
-    }
-
-    fn send_piece(&self, piece: Piece) {
-        if !piece.is_empty() {
-            self.send(Event::Piece(piece));
-        }
-    }
-
-    fn note_token(&mut self, metrics: &Metrics) {
-        let now = Instant::now();
-        match self.last_token {
-            None => {
-                self.first_token = Some(now);
-                let since_arrival = now.saturating_duration_since(self.arrived);
-                metrics.first_token(self.prompt_tokens, since_arrival);
-            }
-            Some(last) => metrics.next_token(now.saturating_duration_since(last)),
-        }
-        self.last_token = Some(now);
-    }
-
-    fn times(&self) -> Option<SequenceTimes> {
-        let (queue, first, last) = (self.queued?, self.first_token?, self.last_token?);
-        let prefill = first.saturating_duration_since(self.arrived + queue);
-        Some(SequenceTimes {
-            queue,
-            prefill,
-            decode: last.saturating_duration_since(first),
-        })
-    }
-}
-
-/// A channel has room for all events of its choices, so only a client that left makes this fail; the next step sees that.
-fn send(events: &mpsc::Sender<ChoiceEvent>, choice: usize, event: Event) {
-    if let Err(mpsc::error::TrySendError::Full(_)) = events.try_send(ChoiceEvent { choice, event })
-    {
-        tracing::error!("an answer had more events than its channel was sized for; one is lost");
     }
 }
 

@@ -31,6 +31,26 @@ pub enum SubmitError {
     Gone,
 }
 
+/// Why a text has no embedding.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EmbedError {
+    /// It was not taken.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// It was, and came to nothing.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// A text's embedding.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Embedded {
+    /// Of length 1.
+    pub vector: Vec<f32>,
+    /// Tokens of the text whose keys and values were there already.
+    pub cached_tokens: usize,
+}
+
 /// An accepted submission. Dropping it cancels whatever is not finished within one step.
 #[derive(Debug)]
 pub struct Generation {
@@ -76,6 +96,22 @@ impl EngineHandle {
             Some(_) => Ok(Generation { events, unfinished }),
             None => Err(SubmitError::Gone),
         }
+    }
+
+    /// The embedding of a text of at least one token, and how many of its tokens were computed before. Dropping the future
+    /// cancels it.
+    pub async fn embed(&self, choice: NewChoice) -> Result<Embedded, EmbedError> {
+        let mut generation = self.submit(vec![choice]).await?;
+        let mut embedded = Embedded::default();
+        while let Some(ChoiceEvent { event, .. }) = generation.next().await {
+            match event {
+                Event::Embedding(vector) => embedded.vector = vector,
+                Event::Finished { cached_tokens, .. } => embedded.cached_tokens = cached_tokens,
+                Event::Failed(failure) => return Err(failure.into()),
+                Event::Accepted | Event::Refused(_) | Event::Piece(_) => {}
+            }
+        }
+        Ok(embedded)
     }
 
     /// Asks the engine to end every answer with an error and to leave. Returns whether it was told.

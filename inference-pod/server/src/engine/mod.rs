@@ -5,11 +5,12 @@ mod answer;
 mod engine_loop;
 mod handle;
 mod heartbeat;
+mod live;
 mod request;
 #[cfg(test)]
 mod tests;
 
 pub use engine_loop::{EngineEnd, EngineSetup};
-pub use handle::{EngineHandle, Generation, SubmitError};
+pub use handle::{EmbedError, Embedded, EngineHandle, Generation, SubmitError};
 pub use heartbeat::Heartbeat;
 pub use request::{ChoiceEvent, Event, Failure, NewChoice, Piece};

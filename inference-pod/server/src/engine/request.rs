@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pagoda_engine_core::{CacheScope, Class, FinishReason, Refusal, SamplingParams, TokenLogprobs};
+use pagoda_model::Pooling;
 use pagoda_text::structured::Constraint;
 use tokio::sync::mpsc;
 
@@ -24,6 +25,8 @@ pub struct NewChoice {
     pub prompt_logprobs: Option<usize>,
     /// Only the prompt is wanted: one token is computed and thrown away.
     pub prompt_only: bool,
+    /// The prompt's embedding is wanted, made like this, and no answer.
+    pub embedding: Option<Pooling>,
     /// Control tokens whose text is part of the answer, such as those around tool calls.
     pub shown_tokens: Arc<[u32]>,
     /// What the answer must look like.
@@ -65,7 +68,7 @@ pub struct ChoiceEvent {
 }
 
 /// News of a choice. A submission is first accepted or refused as a whole; then every choice has any number of
-/// pieces and one `Finished` or `Failed`.
+/// pieces, or one embedding, and one `Finished` or `Failed`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// All choices are queued. Comes once, under choice 0.
@@ -74,6 +77,8 @@ pub enum Event {
     Refused(Refusal),
     /// More of the answer; never empty.
     Piece(Piece),
+    /// The prompt's embedding: a vector of length 1.
+    Embedding(Vec<f32>),
     /// The answer is complete.
     Finished {
         /// Why.

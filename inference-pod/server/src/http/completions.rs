@@ -38,6 +38,17 @@ pub enum Given {
     TokenLists(Vec<Vec<u32>>),
 }
 
+impl Given {
+    /// How many texts.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Tokens(_) => 1,
+            Self::Texts(texts) => texts.len(),
+            Self::TokenLists(lists) => lists.len(),
+        }
+    }
+}
+
 /// Continues a prompt or several.
 pub async fn completions(State(app): State<Arc<App>>, body: Body) -> Result<Response, ApiError> {
     let open = generate::open(&app)?;

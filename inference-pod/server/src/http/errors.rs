@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use pagoda_engine_core::Refusal;
 use serde_json::{Value, json};
 
-use crate::engine::{Failure, SubmitError};
+use crate::engine::{EmbedError, Failure, SubmitError};
 use crate::language::LanguageError;
 use crate::structured::CompileError;
 
@@ -240,6 +240,15 @@ impl From<Failure> for ApiError {
             Failure::Executor(_) | Failure::Sampling(_) | Failure::EngineGone => {
                 Self::internal(message)
             }
+        }
+    }
+}
+
+impl From<EmbedError> for ApiError {
+    fn from(error: EmbedError) -> Self {
+        match error {
+            EmbedError::Submit(error) => error.into(),
+            EmbedError::Failed(failure) => failure.into(),
         }
     }
 }

@@ -213,7 +213,7 @@ async fn whole(mut running: Running, wanted: usize) -> Result<Response, ApiError
                 running.count(choice, completion_tokens, cached_tokens);
             }
             Event::Failed(failure) => return Err(failure.into()),
-            Event::Accepted | Event::Refused(_) => {}
+            Event::Accepted | Event::Refused(_) | Event::Embedding(_) => {}
         }
     }
     let (choices, echoes) = best(choices, &running, wanted);

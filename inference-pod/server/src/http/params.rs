@@ -116,7 +116,7 @@ fn best_of(fields: &mut Fields, choices: usize, stream: bool) -> Result<usize, A
 }
 
 /// As in vLLM: 0, the default, goes first.
-fn class(fields: &mut Fields) -> Result<Class, ApiError> {
+pub fn class(fields: &mut Fields) -> Result<Class, ApiError> {
     let priority = fields.take::<i64>("priority")?.unwrap_or(0);
     u8::try_from(priority).map(Class).map_err(|_| {
         ApiError::bad_param(
@@ -127,7 +127,7 @@ fn class(fields: &mut Fields) -> Result<Class, ApiError> {
 }
 
 /// Requests of different salts share no stored keys and values, so that none learns from its own speed what others ask.
-fn scope(fields: &mut Fields) -> Result<CacheScope, ApiError> {
+pub fn scope(fields: &mut Fields) -> Result<CacheScope, ApiError> {
     let salt = fields.take::<String>("cache_salt")?.unwrap_or_default();
     if salt.len() > MAX_SALT_BYTES {
         return Err(ApiError::bad_param(

@@ -98,7 +98,7 @@ impl Streaming {
                 self.send(&ApiError::from(failure).to_json());
                 self.over = true;
             }
-            Event::Accepted | Event::Refused(_) => {}
+            Event::Accepted | Event::Refused(_) | Event::Embedding(_) => {}
         }
     }
 

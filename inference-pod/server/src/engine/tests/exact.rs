@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use pagoda_engine_core::{KeySeed, Speculation, TokenLogprobs, uniform};
 use pagoda_gguf::GgufBuilder;
-use pagoda_model::{CpuExecutor, CpuOptions, KvBudget};
+use pagoda_model::{CpuExecutor, CpuOptions, KvBudget, Pooling};
 
 use super::*;
 
@@ -112,15 +112,8 @@ impl Executor for Altered {
     }
 
     fn forward(&mut self, rows: &[StepRow<'_>], logits: &mut Logits) -> Result<(), ExecutorError> {
-        let swapped: Vec<Vec<u32>> = rows.iter().map(|row| self.table(row)).collect();
-        let rows: Vec<StepRow<'_>> = rows
-            .iter()
-            .zip(&swapped)
-            .map(|(row, table)| StepRow {
-                block_table: table,
-                ..*row
-            })
-            .collect();
+        let tables: Vec<Vec<u32>> = rows.iter().map(|row| self.table(row)).collect();
+        let rows = over(rows, &tables);
         self.inner.forward(&rows, logits)?;
         let mut first = 0;
         for row in &rows {
@@ -141,6 +134,20 @@ impl Executor for Altered {
         }
         Ok(())
     }
+
+    fn states(&mut self, rows: &[StepRow<'_>], states: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        let tables: Vec<Vec<u32>> = rows.iter().map(|row| self.table(row)).collect();
+        self.inner.states(&over(rows, &tables), states)
+    }
+}
+
+/// The rows over other blocks.
+fn over<'a>(rows: &[StepRow<'a>], tables: &'a [Vec<u32>]) -> Vec<StepRow<'a>> {
+    let of = |(row, table): (&StepRow<'a>, &'a Vec<u32>)| StepRow {
+        block_table: table,
+        ..*row
+    };
+    rows.iter().zip(tables).map(of).collect()
 }
 
 impl Altered {
@@ -162,6 +169,8 @@ struct Setup {
     broken: Broken,
     /// All requests at once, or one after the other.
     together: bool,
+    /// Of every second request the prompt is embedded.
+    embedding: Option<Pooling>,
 }
 
 /// One request at a time, nothing kept, nothing guessed, whole prompts.
@@ -181,6 +190,7 @@ fn alone() -> Setup {
         threads: 1,
         broken: Broken::Nothing,
         together: false,
+        embedding: None,
     }
 }
 
@@ -211,7 +221,7 @@ fn guessing() -> Setup {
 }
 
 /// Of 32 requests half begin alike, half are greedy, and some repeat themselves.
-fn requests() -> Vec<NewChoice> {
+fn requests(embedding: Option<Pooling>) -> Vec<NewChoice> {
     let request = |index: usize| {
         let (beginning, own) = (
             if index.is_multiple_of(2) { 70 } else { 0 },
@@ -233,21 +243,29 @@ fn requests() -> Vec<NewChoice> {
                 logprobs: Some(3),
                 ..SamplingParams::default()
             },
+            embedding: embedding.filter(|_| index % 4 > 1),
             ..NewChoice::default()
         }
     };
     (0..32).map(request).collect()
 }
 
-/// The answers, token for token with their probabilities.
-type Answers = Vec<Vec<TokenLogprobs>>;
+/// The tokens of an answer with their probabilities, or a vector.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Told {
+    tokens: Vec<TokenLogprobs>,
+    vector: Vec<f32>,
+}
+
+type Answers = Vec<Told>;
 
 async fn collect(engine: &EngineHandle, choices: Vec<NewChoice>) -> Answers {
-    let mut answers = vec![Vec::new(); choices.len()];
+    let mut answers = vec![Told::default(); choices.len()];
     let mut generation = engine.submit(choices).await.unwrap();
     while let Some(ChoiceEvent { choice, event }) = generation.next().await {
         match event {
-            Event::Piece(piece) => answers[choice].extend(piece.logprobs),
+            Event::Piece(piece) => answers[choice].tokens.extend(piece.logprobs),
+            Event::Embedding(vector) => answers[choice].vector = vector,
             Event::Finished { .. } => {}
             other => panic!("{other:?}"),
         }
@@ -272,9 +290,9 @@ async fn answers(setup: Setup, counter: &str) -> (Answers, u64) {
     let (engine, end) = engine.start().unwrap();
     let mut answers = Vec::new();
     if setup.together {
-        answers = collect(&engine, requests()).await;
+        answers = collect(&engine, requests(setup.embedding)).await;
     } else {
-        for request in requests() {
+        for request in requests(setup.embedding) {
             answers.extend(collect(&engine, vec![request]).await);
         }
     }
@@ -314,7 +332,7 @@ fn expected() -> &'static Answers {
 async fn agrees(setup: Setup, counter: &str) {
     let (answers, count) = answers(setup, counter).await;
     assert!(count > 0, "{counter} is 0: nothing was tested");
-    assert!(answers.iter().all(|answer| !answer.is_empty()));
+    assert!(answers.iter().all(|answer| !answer.tokens.is_empty()));
     for (index, (answer, expected)) in answers.iter().zip(expected()).enumerate() {
         assert_eq!(answer, expected, "request {index}");
     }
@@ -433,4 +451,55 @@ async fn all_of_it_at_once_changes_no_bit() {
     agrees(setup, "vllm:num_preemptions_total").await;
     agrees(setup, "vllm:prefix_cache_hits_total").await;
     agrees(setup, "pagoda_draft_accepted_tokens_total").await;
+}
+
+#[tokio::test]
+async fn an_embedding_depends_on_its_text_alone() {
+    let tight = Limits {
+        block_count: 24,
+        step_tokens: 37,
+        ..ALONE
+    };
+    for pooling in [Pooling::Mean, Pooling::First, Pooling::Last] {
+        let embedding = Some(pooling);
+        let of = |setup: Setup| Setup { embedding, ..setup };
+        let (expected, _) = answers(of(alone()), "pagoda_engine_steps_total").await;
+        let vectors = expected.iter().filter(|told| told.vector.len() == WIDTH);
+        assert_eq!(vectors.count(), 16);
+        let preempted = Setup {
+            limits: tight,
+            threads: 2,
+            ..keeping()
+        };
+        for (setup, counter) in [
+            (together(), "pagoda_engine_steps_total"),
+            (keeping(), "vllm:prefix_cache_hits_total"),
+            (preempted, "vllm:num_preemptions_total"),
+        ] {
+            let (told, count) = answers(of(setup), counter).await;
+            assert!(count > 0, "{pooling:?}: {counter} is 0: nothing was tested");
+            assert_eq!(told, expected, "{pooling:?} {counter}");
+        }
+    }
+    let (alone, together) = (alone(), together());
+    let broken = |setup: Setup| Setup {
+        broken: Broken::Kept,
+        embedding: Some(Pooling::Mean),
+        limits: tight,
+        ..setup
+    };
+    let counter = "pagoda_engine_steps_total";
+    let faulty = answers(broken(together), counter).await;
+    assert!(
+        faulty.0
+            != answers(
+                Setup {
+                    broken: Broken::Nothing,
+                    ..broken(alone)
+                },
+                counter
+            )
+            .await
+            .0
+    );
 }
