@@ -1,4 +1,5 @@
-"""Clients from PyPI, unmodified, against a running engine: PAGODA_URL and PAGODA_MODEL say where and what."""
+"""Clients from PyPI, unmodified, against running engines: PAGODA_URL and PAGODA_MODEL say where and what,
+PAGODA_EMBEDDINGS_URL and PAGODA_EMBEDDINGS_MODEL where there is a model that makes embeddings."""
 
 import json
 import os
@@ -114,6 +115,51 @@ class OpenAi(unittest.TestCase):
 
     def test_models_are_listed(self):
         self.assertIn(MODEL, [entry.id for entry in self.client.models.list()])
+
+
+@unittest.skipUnless("PAGODA_EMBEDDINGS_URL" in os.environ, "no engine with a model that makes embeddings was named")
+class Embeddings(unittest.TestCase):
+    """Vectors of length 1, whoever asks, the same for the same text."""
+
+    TEXTS = ["abc", "hello", "abc"]
+
+    def setUp(self):
+        self.url = os.environ["PAGODA_EMBEDDINGS_URL"] + "/v1"
+        self.model = os.environ["PAGODA_EMBEDDINGS_MODEL"]
+
+    def check(self, vectors):
+        self.assertEqual(len(vectors), 3)
+        for vector in vectors:
+            self.assertAlmostEqual(sum(value * value for value in vector), 1.0, places=5)
+        self.assertEqual(vectors[0], vectors[2])
+        self.assertNotEqual(vectors[0], vectors[1])
+
+    def test_of_openai_as_bytes_and_as_numbers(self):
+        client = openai.OpenAI(base_url=self.url, api_key="none", max_retries=0)
+        of_bytes = client.embeddings.create(model=self.model, input=self.TEXTS)
+        self.assertEqual(of_bytes.usage.prompt_tokens, 11)
+        vectors = [entry.embedding for entry in of_bytes.data]
+        self.check(vectors)
+        of_numbers = client.embeddings.create(model=self.model, input=self.TEXTS, encoding_format="float")
+        for a, b in zip(vectors, [entry.embedding for entry in of_numbers.data]):
+            self.assertTrue(all(abs(x - y) < 1e-6 for x, y in zip(a, b)))
+        with self.assertRaises(openai.BadRequestError) as caught:
+            client.embeddings.create(model=self.model, input="abc", dimensions=3)
+        self.assertEqual(caught.exception.param, "dimensions")
+
+    def test_of_langchain(self):
+        from langchain_openai import OpenAIEmbeddings
+
+        # It would send tokens of OpenAI's own models otherwise.
+        made = OpenAIEmbeddings(base_url=self.url, api_key="none", model=self.model, check_embedding_ctx_length=False, max_retries=0)
+        self.check(made.embed_documents(self.TEXTS))
+        self.assertEqual(made.embed_query("abc"), made.embed_documents(self.TEXTS)[0])
+
+    def test_of_litellm(self):
+        import litellm
+
+        asked = {"model": f"openai/{self.model}", "input": self.TEXTS, "api_base": self.url, "api_key": "none", "encoding_format": "float"}
+        self.check([entry["embedding"] for entry in litellm.embedding(**asked).data])
 
 
 class LangChain(unittest.TestCase):

@@ -34,6 +34,16 @@ fn folder() -> tempfile::TempDir {
     to
 }
 
+/// The same, made for embeddings.
+fn folder_for_embeddings() -> tempfile::TempDir {
+    let folder = folder();
+    let pooling = folder.path().join("1_Pooling");
+    std::fs::create_dir(&pooling).unwrap();
+    let config = json!({"pooling_mode_mean_tokens": true});
+    std::fs::write(pooling.join("config.json"), config.to_string()).unwrap();
+    folder
+}
+
 fn size() -> EngineSize {
     EngineSize {
         max_context_tokens: Some(64),
@@ -60,5 +70,41 @@ async fn a_folder_is_served_with_its_own_tokenizer_and_template() {
     assert_eq!(
         (&info["architecture"], &info["quantization"]),
         (&json!("qwen2"), &json!("BF16"))
+    );
+}
+
+#[tokio::test]
+async fn texts_have_the_same_vectors_alone_and_among_others_in_steps_shorter_than_they_are() {
+    let folder = folder_for_embeddings();
+    let pod = Pod::ready(&Backend::Cpu(folder.path().to_owned()), &size(), 1);
+    let texts = [
+        "abc",
+        "aVeryLongTextThatTakesThreeStepsOfSixteenTokens",
+        "z",
+        "abc",
+    ];
+    let together = pod
+        .post("/v1/embeddings", json!({"input": texts}))
+        .await
+        .ok();
+    for (index, text) in texts.into_iter().enumerate() {
+        let alone = pod
+            .post("/v1/embeddings", json!({"input": text}))
+            .await
+            .ok();
+        let vector = &alone["data"][0]["embedding"];
+        assert_eq!(&together["data"][index]["embedding"], vector, "{text}");
+        let values = vector
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|value| value.as_f64().unwrap());
+        let length: f64 = values.map(|value| value * value).sum();
+        assert!((length - 1.0).abs() < 1e-5, "{length}");
+    }
+    let tokens = together["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(
+        tokens as usize,
+        texts.iter().map(|text| text.len()).sum::<usize>()
     );
 }
