@@ -40,6 +40,43 @@ pub enum ExecutorKind {
     Simulated,
 }
 
+/// How the engine stores keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum KvType {
+    /// In half precision.
+    #[default]
+    F16,
+    /// In bytes with a scale for every 32 of them: nearly twice as many tokens in the same memory, less exactly.
+    Int8,
+}
+
+/// Whether the engine guesses tokens ahead from the text itself. No answer depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum Guesses {
+    /// Where they pay.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // The shape that serde asks for.
+fn is_yes(value: &bool) -> bool {
+    *value
+}
+
 /// Timings of a simulated engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(schemars::JsonSchema))]
@@ -110,6 +147,16 @@ pub struct EngineConfig {
     pub block_tokens: u32,
     /// Memory for KV blocks, in bytes.
     pub kv_bytes: u64,
+    /// How keys and values are stored. Like what follows not written where it is the default, so that a field that is new
+    /// changes no configuration that does not use it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kv_type: KvType,
+    /// Keep the KV blocks of prompts for those that begin alike.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub prefix_cache: bool,
+    /// Guess tokens ahead.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub guesses: Guesses,
     /// Seconds that open requests get after SIGTERM.
     pub drain_seconds: u32,
     /// Timings, when `executor` is simulated.

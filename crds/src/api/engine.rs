@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     schema::quantity,
-    wire::{ExecutorKind, SimulatedConfig, defaults},
+    wire::{ExecutorKind, Guesses, KvType, SimulatedConfig, defaults},
 };
 
 /// Settings of the engine in each pod.
@@ -56,6 +56,16 @@ pub struct Engine {
         )
     )]
     pub kv_memory: Quantity,
+    /// How keys and values are stored: f16, or int8, which holds nearly twice as many tokens in the same memory and is a
+    /// little less exact.
+    #[serde(default)]
+    pub kv_type: KvType,
+    /// Keep the KV cache of prompts for later ones that begin alike. Without it every prompt is computed anew.
+    #[serde(default = "prefix_cache")]
+    pub prefix_cache: bool,
+    /// Guess tokens ahead from what the text repeats: auto where it pays, or off. No answer depends on it.
+    #[serde(default)]
+    pub guesses: Guesses,
     /// Timings of the simulated executor; only with executor simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<SimulatedConfig>,
@@ -101,6 +111,9 @@ impl Default for Engine {
             step_tokens: step_tokens(),
             block_tokens: block_tokens(),
             kv_memory: kv_memory(),
+            kv_type: KvType::default(),
+            prefix_cache: prefix_cache(),
+            guesses: Guesses::default(),
             simulated: None,
             image: None,
             command: Vec::new(),
@@ -125,6 +138,10 @@ fn step_tokens() -> u32 {
 
 fn block_tokens() -> u32 {
     defaults::BLOCK_TOKENS
+}
+
+fn prefix_cache() -> bool {
+    true
 }
 
 fn kv_memory() -> Quantity {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pagoda_crds::wire::{EngineConfig, ExecutorKind, SimulatedConfig, defaults};
-use pagoda_engine_core::{KeySeed, Policy};
+use pagoda_crds::wire::{EngineConfig, ExecutorKind, Guesses, KvType, SimulatedConfig, defaults};
+use pagoda_engine_core::{KeySeed, Policy, Speculation};
 use pagoda_model::KvElement;
 
 use crate::failure::Fatal;
@@ -79,10 +79,15 @@ impl EngineSize {
     }
 }
 
-/// The default, with the same keys of blocks in all pods of a service.
-fn policy_of(namespace: &str, service: &str) -> Policy {
+/// As configured, with the same keys of blocks in all pods of a service.
+fn policy_of(config: &EngineConfig) -> Policy {
+    let seed = KeySeed::of_name(&format!("{}/{}", config.namespace, config.service));
     Policy {
-        prefix_cache: Some(KeySeed::of_name(&format!("{namespace}/{service}"))),
+        prefix_cache: config.prefix_cache.then_some(seed),
+        speculation: match config.guesses {
+            Guesses::Auto => Speculation::Auto,
+            Guesses::Off => Speculation::Off,
+        },
         ..Policy::default()
     }
 }
@@ -119,6 +124,7 @@ impl ServeConfig {
 
     /// Checks what the operator wrote.
     pub fn from_engine_config(config: EngineConfig) -> Result<Self, Fatal> {
+        let policy = policy_of(&config);
         let backend = match (config.executor, config.model_path) {
             (ExecutorKind::Simulated, _) => {
                 Backend::Simulated(config.simulated.unwrap_or_default())
@@ -143,8 +149,11 @@ impl ServeConfig {
             step_tokens: config.step_tokens as usize,
             block_tokens: config.block_tokens as usize,
             kv_bytes: Some(config.kv_bytes),
-            kv_element: KvElement::default(),
-            policy: policy_of(&config.namespace, &config.service),
+            kv_element: match config.kv_type {
+                KvType::F16 => KvElement::F16,
+                KvType::Int8 => KvElement::Int8Group32,
+            },
+            policy,
             simulated_prefix_cache: false,
         };
         let drain = Duration::from_secs(config.drain_seconds.into());
@@ -225,6 +234,19 @@ mod tests {
             let error = parse(&change).unwrap_err();
             assert!(error.message.contains(expected), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn keys_values_and_guesses_are_as_the_service_says() {
+        let size = parse(&json!({})).unwrap().size;
+        assert_eq!(size.kv_element, KvElement::F16);
+        assert!(size.policy.prefix_cache.is_some());
+        assert_eq!(size.policy.speculation, Speculation::Auto);
+        let change = json!({"kvType": "int8", "prefixCache": false, "guesses": "off"});
+        let size = parse(&change).unwrap().size;
+        assert_eq!(size.kv_element, KvElement::Int8Group32);
+        assert_eq!(size.policy.prefix_cache, None);
+        assert_eq!(size.policy.speculation, Speculation::Off);
     }
 
     #[test]

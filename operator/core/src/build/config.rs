@@ -21,6 +21,9 @@ pub(super) fn engine_json(service: &Service, setup: &Setup) -> String {
         step_tokens: engine.step_tokens,
         block_tokens: engine.block_tokens,
         kv_bytes: engine.kv_bytes,
+        kv_type: engine.kv_type,
+        prefix_cache: engine.prefix_cache,
+        guesses: engine.guesses,
         drain_seconds: service.drain_seconds,
         simulated: engine.simulated.clone(),
     };

@@ -6,6 +6,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Service as CoreService, ServiceAccount},
     policy::v1::PodDisruptionBudget,
 };
+use pagoda_crds::wire::{Guesses, KvType};
 use serde::{Serialize, de::DeserializeOwned};
 
 fn without_cache() -> Setup {
@@ -187,6 +188,27 @@ fn gpus_are_limits_beside_the_users_own() {
     assert_eq!(
         resources,
         json!({"limits": {"memory": "4Gi", "nvidia.com/gpu": "2"}})
+    );
+}
+
+#[test]
+fn the_engine_is_told_of_its_cache_and_its_guesses_only_what_is_not_the_default() {
+    let with = |engine: Value| {
+        let mut spec = with_source("https://host/m.gguf", None);
+        spec["engine"] = engine;
+        build_spec(spec)
+    };
+    let changed = json!({"kvType": "int8", "prefixCache": false, "guesses": "off"});
+    let config = config_of(&with(changed));
+    assert_eq!(config.kv_type, KvType::Int8);
+    assert_eq!((config.prefix_cache, config.guesses), (false, Guesses::Off));
+    let same = json!({"kvType": "f16", "prefixCache": true, "guesses": "auto"});
+    let (same, none) = (with(same), with(json!({})));
+    assert_eq!(same.config_map, none.config_map);
+    let text = none.config_map.expect("there").object["data"]["engine.json"].to_string();
+    assert!(
+        !text.contains("kvType") && !text.contains("prefixCache"),
+        "{text}"
     );
 }
 

@@ -3,7 +3,7 @@
 use pagoda_crds::{
     api::Engine,
     names,
-    wire::{ExecutorKind, SimulatedConfig},
+    wire::{ExecutorKind, Guesses, KvType, SimulatedConfig},
 };
 
 use super::ValidateError;
@@ -24,6 +24,12 @@ pub struct EngineSettings {
     pub block_tokens: u32,
     /// Memory of the KV cache.
     pub kv_bytes: u64,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
+    /// Keep the KV cache of prompts.
+    pub prefix_cache: bool,
+    /// Guess tokens ahead.
+    pub guesses: Guesses,
     /// Timings, exactly when the executor is simulated.
     pub simulated: Option<SimulatedConfig>,
 }
@@ -63,6 +69,9 @@ pub(super) fn settings(engine: &Engine) -> Result<EngineSettings, ValidateError>
                 expected: "a quantity from 1Mi to 16Ti",
                 actual: engine.kv_memory.0.clone(),
             })?,
+        kv_type: engine.kv_type,
+        prefix_cache: engine.prefix_cache,
+        guesses: engine.guesses,
         simulated: simulated.then(|| engine.simulated.clone().unwrap_or_default()),
     })
 }
