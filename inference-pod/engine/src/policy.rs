@@ -12,7 +12,7 @@ pub struct Policy {
     /// How much earlier a sequence must arrive to go before one of the next more urgent class.
     pub ageing: Duration,
     /// How much longer than without prompts a step may take for the sake of prompts that are few beside those who decode, as a
-    /// part: 0.4 is 40 % longer. Nothing is guessed meanwhile. `None` gives prompts all that the step's tokens leave.
+    /// part: 0.25 is a quarter longer. Nothing is guessed meanwhile. `None` gives prompts all that the step's tokens leave.
     pub prompt_slowdown: Option<f64>,
     /// Guess tokens ahead.
     pub speculation: Speculation,
@@ -58,7 +58,7 @@ impl Default for Policy {
         Self {
             prefix_cache: Some(KeySeed::default()),
             ageing: Duration::from_secs(30),
-            prompt_slowdown: Some(0.4),
+            prompt_slowdown: Some(0.25),
             speculation: Speculation::Auto,
             predict_lengths: false,
         }

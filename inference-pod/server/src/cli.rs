@@ -117,7 +117,7 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "auto|off|N", default_value = "auto")]
     pub speculative: Speculation,
     /// How much longer a step may take for prompts that are few beside those who decode: first tokens against even streams
-    #[arg(long, value_name = "PERCENT", default_value_t = 40)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 25)]
     pub prompt_slowdown_percent: u32,
     /// Learn how long answers become, and let short ones go first
     #[arg(long)]
