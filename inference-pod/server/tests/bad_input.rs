@@ -52,6 +52,19 @@ async fn nesting_deeper_than_any_request_is_400() {
 }
 
 #[tokio::test]
+async fn an_answer_that_came_too_late_is_504() {
+    let pod = pod();
+    let late = json!({"messages": user("x"), "timeout_seconds": 1e-9});
+    let (status, error) = pod.chat(late).await.error();
+    assert_eq!(
+        (status, error["code"].as_str()),
+        (504, Some("deadline_exceeded")),
+        "{error}"
+    );
+    still_works(&pod).await;
+}
+
+#[tokio::test]
 async fn an_unknown_model_is_404_and_says_which_there_are() {
     let (status, error) = pod()
         .chat(json!({"model": "gpt-9", "messages": user("x")}))

@@ -139,7 +139,11 @@ impl Executor for Embedder {
             .iter()
             .flat_map(|row| &row.tokens[row.tokens.len() - row.logits..]);
         states.clear();
-        states.extend(wanted.flat_map(|token| if *token == 97 { [1.0, 0.0] } else { [0.0, 1.0] }));
+        states.extend(wanted.flat_map(|token| match token {
+            97 => [1.0, 0.0],
+            63 => [f32::NAN, 0.0],
+            _ => [0.0, 1.0],
+        }));
         Ok(())
     }
 }
@@ -209,8 +213,11 @@ async fn embeddings_that_cannot_be_are_refused() {
         let (status, error) = pod.post("/v1/embeddings", body).await.error();
         assert_eq!((status, error["param"].as_str()), (400, param), "{error}");
     }
-    let broken = json!({"input": ["fine", "not fine!"]});
-    assert_eq!(pod.post("/v1/embeddings", broken).await.error().0, 500);
+    // A step that fails, and one that gives no numbers.
+    for text in ["not fine!", "not a number?"] {
+        let broken = json!({"input": ["fine", text]});
+        assert_eq!(pod.post("/v1/embeddings", broken).await.error().0, 500);
+    }
     let fine = json!({"input": "fine"});
     pod.post("/v1/embeddings", fine).await.ok();
 }

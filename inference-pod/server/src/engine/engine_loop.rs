@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::answer::{Answer, Progressed};
 use super::handle::EngineHandle;
 use super::heartbeat::Heartbeat;
+use super::labels::{panic_text, reason_label, refusal_label};
 use super::live::{Live, send};
 use super::request::{ChoiceEvent, Command, Event, Failure, NewChoice, Submission};
 use crate::language::Language;
@@ -83,12 +84,6 @@ impl EngineSetup {
         }
         Ok((handle, wait))
     }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "unknown panic".into())
 }
 
 /// What the model is asked for after its last layer.
@@ -373,8 +368,25 @@ impl EngineLoop {
             self.scheduler.record(row, &[]);
         }
         for row in rows.iter().filter(|row| row.draws) {
-            self.scheduler.finish(row.sequence);
-            self.complete(row.sequence, FinishReason::Stop);
+            self.embed(row.sequence);
+        }
+    }
+
+    /// A text's states are complete.
+    fn embed(&mut self, id: SequenceId) {
+        let Some(live) = self.live.get(&id) else {
+            return;
+        };
+        let vector = live.embedding.as_ref().map(PooledStates::vector);
+        match vector {
+            Some(vector) if vector.iter().all(|value| value.is_finite()) => {
+                let since_arrival = live.arrived.elapsed();
+                self.metrics.embedded(live.prompt_tokens, since_arrival);
+                live.send(Event::Embedding(vector));
+                self.scheduler.finish(id);
+                self.complete(id, FinishReason::Stop);
+            }
+            _ => self.fail(id, Failure::NotFinite),
         }
     }
 
@@ -452,11 +464,6 @@ impl EngineLoop {
         let Some(mut live) = self.live.remove(&id) else {
             return;
         };
-        if let Some(embedding) = &live.embedding {
-            let since_arrival = live.arrived.elapsed();
-            self.metrics.embedded(live.prompt_tokens, since_arrival);
-            live.send(Event::Embedding(embedding.vector()));
-        }
         let rest = live.answer.finish();
         live.send_piece(rest);
         self.metrics.finished(reason_label(reason), live.times());
@@ -484,20 +491,5 @@ impl EngineLoop {
         for id in ids {
             self.fail(id, failure.clone());
         }
-    }
-}
-
-fn reason_label(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-    }
-}
-
-fn refusal_label(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::EmptyPrompt => "empty_prompt",
-        Refusal::TooLong { .. } => "too_long",
-        Refusal::QueueFull { .. } => "queue_full",
     }
 }

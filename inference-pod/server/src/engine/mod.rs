@@ -5,6 +5,7 @@ mod answer;
 mod engine_loop;
 mod handle;
 mod heartbeat;
+mod labels;
 mod live;
 mod request;
 #[cfg(test)]

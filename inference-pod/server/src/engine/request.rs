@@ -101,6 +101,11 @@ pub enum Failure {
     /// The model's output could not be sampled.
     #[error("{0}")]
     Sampling(#[from] pagoda_engine_core::SampleError),
+    /// What the model computed of a text is no number.
+    #[error(
+        "the model's states of this text are not finite: its weights are damaged, or their format cannot hold them"
+    )]
+    NotFinite,
     /// The request's time was over before its answer was complete.
     #[error("the time that the request allowed for its answer is over")]
     DeadlineExceeded,

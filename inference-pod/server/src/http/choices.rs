@@ -33,8 +33,9 @@ pub fn choices(request: &Request, served: &Served) -> Result<Vec<NewChoice>, Api
         constraint: request.constraint.clone(),
         prompt_logprobs: request.prompt_logprobs,
         prompt_only: params.max_tokens == Some(0),
-        class: params.class,
-        scope: params.scope,
+        class: params.scheduling.class,
+        scope: params.scheduling.scope,
+        timeout: params.scheduling.timeout,
         ..NewChoice::default()
     };
     let mut choices = Vec::with_capacity(count);

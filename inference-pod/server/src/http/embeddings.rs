@@ -15,7 +15,7 @@ use super::completions::{Given, token_lists};
 use super::errors::ApiError;
 use super::fields::Fields;
 use super::generate;
-use super::params::{class, scope};
+use super::scheduling::Scheduling;
 use crate::app::{App, Served};
 use crate::engine::{Embedded, NewChoice};
 use crate::language::Language;
@@ -40,8 +40,7 @@ struct Request {
     input: Given,
     encoding: Encoding,
     dimensions: Option<usize>,
-    /// What every text is to the engine, without its tokens.
-    template: NewChoice,
+    scheduling: Scheduling,
 }
 
 /// Embeds a text or several.
@@ -53,12 +52,21 @@ pub async fn embeddings(State(app): State<Arc<App>>, body: Body) -> Result<Json<
     let Some(pooling) = served.pooling else {
         return Err(ApiError::no_embeddings(&request.model));
     };
+    let Scheduling {
+        class,
+        scope,
+        timeout,
+    } = request.scheduling;
     let texts = encode(served, request.input).await?;
     let prompt_tokens: usize = texts.iter().map(Vec::len).sum();
     let choices = texts.into_iter().map(|tokens| NewChoice {
         prompt: tokens,
+        max_new_tokens: 1,
         embedding: Some(pooling),
-        ..request.template.clone()
+        class,
+        scope,
+        timeout,
+        ..NewChoice::default()
     });
     let embedded: Vec<Embedded> = stream::iter(choices)
         .map(|choice| served.engine.embed(choice))
@@ -82,12 +90,7 @@ impl Request {
             input: fields.require("input")?,
             encoding: encoding(&mut fields)?,
             dimensions: fields.take("dimensions")?,
-            template: NewChoice {
-                max_new_tokens: 1,
-                class: class(&mut fields)?,
-                scope: scope(&mut fields)?,
-                ..NewChoice::default()
-            },
+            scheduling: Scheduling::take(&mut fields)?,
         };
         fields.refuse_rest()?;
         Ok(request)

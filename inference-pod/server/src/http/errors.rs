@@ -237,9 +237,10 @@ impl From<Failure> for ApiError {
                 code: Some("form_too_complex"),
                 ..Self::bad_request(message)
             },
-            Failure::Executor(_) | Failure::Sampling(_) | Failure::EngineGone => {
-                Self::internal(message)
-            }
+            Failure::Executor(_)
+            | Failure::Sampling(_)
+            | Failure::NotFinite
+            | Failure::EngineGone => Self::internal(message),
         }
     }
 }

@@ -16,6 +16,7 @@ mod metrics;
 mod models;
 mod params;
 mod reader;
+mod scheduling;
 mod shape;
 mod streaming;
 mod tokenize;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use pagoda_engine_core::{CacheScope, Class, SamplingParams, ScopeParts};
+use pagoda_engine_core::SamplingParams;
 use serde::Deserialize;
 
 use super::errors::ApiError;
 use super::fields::Fields;
 use super::format::{self, AnswerFormat};
+use super::scheduling::Scheduling;
 
 /// Choices of one request at most (`n`, times prompts): each is a sequence.
 pub const MAX_CHOICES: usize = 32;
@@ -24,9 +25,6 @@ const MAX_BIASES: usize = 1024;
 
 /// The most probable tokens reported beside each token at most, as OpenAI has it for conversations.
 pub const MAX_TOP_LOGPROBS: usize = 20;
-
-/// Bytes of `cache_salt` at most.
-const MAX_SALT_BYTES: usize = 256;
 
 /// One value or several.
 #[derive(Deserialize)]
@@ -68,10 +66,8 @@ pub struct Params {
     pub ignore_eos: bool,
     /// What the answer must look like.
     pub format: AnswerFormat,
-    /// How urgent the request is.
-    pub class: Class,
-    /// Whose stored keys and values it may read.
-    pub scope: CacheScope,
+    /// What the scheduler knows of it.
+    pub scheduling: Scheduling,
 }
 
 impl Params {
@@ -91,8 +87,7 @@ impl Params {
             stop_tokens: stop_tokens(fields)?,
             ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
             format: format::take(fields)?,
-            class: class(fields)?,
-            scope: scope(fields)?,
+            scheduling: Scheduling::take(fields)?,
         })
     }
 }
@@ -113,32 +108,6 @@ fn best_of(fields: &mut Fields, choices: usize, stream: bool) -> Result<usize, A
         ));
     }
     Ok(best_of)
-}
-
-/// As in vLLM: 0, the default, goes first.
-pub fn class(fields: &mut Fields) -> Result<Class, ApiError> {
-    let priority = fields.take::<i64>("priority")?.unwrap_or(0);
-    u8::try_from(priority).map(Class).map_err(|_| {
-        ApiError::bad_param(
-            "priority",
-            format!("'priority' must be between 0 (the most urgent) and 255, got {priority}"),
-        )
-    })
-}
-
-/// Requests of different salts share no stored keys and values, so that none learns from its own speed what others ask.
-pub fn scope(fields: &mut Fields) -> Result<CacheScope, ApiError> {
-    let salt = fields.take::<String>("cache_salt")?.unwrap_or_default();
-    if salt.len() > MAX_SALT_BYTES {
-        return Err(ApiError::bad_param(
-            "cache_salt",
-            format!("'cache_salt' must have at most {MAX_SALT_BYTES} bytes"),
-        ));
-    }
-    Ok(CacheScope::of(&ScopeParts {
-        tenant_salt: salt.as_bytes(),
-        ..ScopeParts::default()
-    }))
 }
 
 fn stop_tokens(fields: &mut Fields) -> Result<Vec<u32>, ApiError> {
@@ -371,9 +340,6 @@ mod tests {
             (json!({"n": 3, "best_of": 2}), "best_of"),
             (json!({"best_of": 33}), "best_of"),
             (json!({"best_of": 2, "stream": true}), "best_of"),
-            (json!({"priority": -1}), "priority"),
-            (json!({"priority": 256}), "priority"),
-            (json!({"cache_salt": "x".repeat(300)}), "cache_salt"),
             (json!({"stop_token_ids": vec![1; 65]}), "stop_token_ids"),
             (json!({"stop_token_ids": [-1]}), "stop_token_ids"),
             (
@@ -397,17 +363,6 @@ mod tests {
             let error = params(&body).map_err(|error| error.param).unwrap_err();
             assert_eq!(error.as_deref(), Some(param), "{body}");
         }
-    }
-
-    #[test]
-    fn priority_and_salt_reach_the_scheduler() {
-        let params = params(&json!({"priority": 3, "cache_salt": "tenant"})).unwrap();
-        assert_eq!(params.class, Class(3));
-        assert_ne!(params.scope, CacheScope::default());
-        assert_eq!(
-            self::params(&json!({})).unwrap().scope,
-            CacheScope::default()
-        );
     }
 
     #[test]
