@@ -73,7 +73,7 @@ impl<T: Zeroable> AlignedBuffer<T> {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 fn advise_huge_pages(start: *mut u8, bytes: usize) {
     // SAFETY: the range was just allocated, starts on a huge page and holds no data; the advice changes no content. That it
     // fails (a kernel without huge pages) costs speed alone.
@@ -86,7 +86,7 @@ fn advise_huge_pages(start: *mut u8, bytes: usize) {
     };
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(not(target_os = "linux"), miri))]
 fn advise_huge_pages(_: *mut u8, _: usize) {}
 
 impl<T: Zeroable> Drop for AlignedBuffer<T> {
