@@ -13,14 +13,19 @@ enum Level {
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
+    AvxVnni,
+    #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
 }
+
+/// What `PAGODA_CPU` takes, on any machine.
+const NAMES: [&str; 4] = ["portable", "avx2", "avxvnni", "avx512vnni"];
 
 /// Why a forced instruction set cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CpuError {
     /// The name is none we know.
-    #[error("unknown instruction set {0:?}: use portable, avx2 or avx512vnni")]
+    #[error("unknown instruction set {0:?}: use portable, avx2, avxvnni or avx512vnni")]
     Unknown(String),
     /// The processor or the operating system lacks it.
     #[error("instruction set {wanted} is not available on this machine, which has {available}")]
@@ -52,6 +57,9 @@ impl Cpu {
             // The standard macro asks CPUID and XGETBV: it answers no when the operating system does not save the registers.
             if has_avx2() {
                 levels.push(Self(Level::Avx2));
+                if is_x86_feature_detected!("avxvnni") {
+                    levels.push(Self(Level::AvxVnni));
+                }
                 if has_avx512_vnni() {
                     levels.push(Self(Level::Avx512Vnni));
                 }
@@ -68,12 +76,12 @@ impl Cpu {
         }
     }
 
-    /// The level called `name` (`portable`, `avx2`, `avx512vnni`); the fastest for `None` or an empty name.
+    /// The level called `name` (`portable`, `avx2`, `avxvnni`, `avx512vnni`); the fastest for `None` or an empty name.
     pub fn from_name(name: Option<&str>) -> Result<Self, CpuError> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Ok(Self::detect());
         };
-        if !["portable", "avx2", "avx512vnni"].contains(&name) {
+        if !NAMES.contains(&name) {
             return Err(CpuError::Unknown(name.to_owned()));
         }
         let available = Self::available();
@@ -98,21 +106,35 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => "avxvnni",
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => "avx512vnni",
         }
     }
 
-    /// Runs `kernel` compiled for this level.
+    /// Runs `kernel`, which asks for no dots of bytes: levels that differ in those alone share what is compiled. (One that
+    /// does ask gets those of the slower level.)
     #[inline]
     pub(crate) fn execute<K: Kernel>(self, kernel: K) {
         match self.0 {
             Level::Portable => kernel.run::<Portable>(),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Cpu` of this level is only made by `available`, after the features were detected.
-            Level::Avx2 => unsafe { x86::avx2(kernel) },
+            Level::Avx2 | Level::AvxVnni => unsafe { x86::avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Level::Avx512Vnni => unsafe { x86::avx512_vnni(kernel) },
+        }
+    }
+
+    /// Runs `kernel` compiled for this level, dots of bytes included.
+    #[inline]
+    pub(crate) fn execute_dots<K: Kernel>(self, kernel: K) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as in `execute`.
+            Level::AvxVnni => unsafe { x86::avx_vnni(kernel) },
+            _ => self.execute(kernel),
         }
     }
 }
@@ -143,17 +165,41 @@ fn has_avx512_vnni() -> bool {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::Kernel;
-    use crate::simd::{Avx2, Avx512};
+    use crate::simd::{Avx2, Avx512, Pairs, Vex, Vnni};
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<K: Kernel>(kernel: K) {
-        kernel.run::<Avx2>();
+        kernel.run::<Avx2<Pairs>>();
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    pub fn avx_vnni<K: Kernel>(kernel: K) {
+        kernel.run::<Avx2<Vnni<Vex>>>();
+    }
+
+    /// As `avx_vnni` but for the instruction's encoding.
+    #[cfg(test)]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
+    pub fn avx_vnni_by_evex<K: Kernel>(kernel: K) {
+        kernel.run::<Avx2<Vnni<crate::simd::Evex>>>();
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     pub fn avx512_vnni<K: Kernel>(kernel: K) {
         kernel.run::<Avx512>();
     }
+}
+
+/// Runs `kernel` as level `avxvnni` would but for the encoding of its one instruction, where AVX-512 has that other one;
+/// otherwise leaves `kernel` alone and says so by `false`.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) fn execute_avx_vnni_by_evex<K: Kernel>(kernel: K) -> bool {
+    let there = has_avx2() && has_avx512_vnni();
+    if there {
+        // SAFETY: the features were just detected.
+        unsafe { x86::avx_vnni_by_evex(kernel) }
+    }
+    there
 }
 
 #[cfg(test)]
@@ -173,8 +219,22 @@ mod tests {
     fn an_unknown_name_is_refused_with_the_known_ones() {
         let error = Cpu::from_name(Some("mmx")).unwrap_err();
         assert!(
-            error.to_string().contains("portable, avx2 or avx512vnni"),
+            NAMES.iter().all(|name| error.to_string().contains(name)),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_name_of_another_machine_is_refused_with_what_this_one_has() {
+        let available = Cpu::available();
+        for name in NAMES {
+            match Cpu::from_name(Some(name)) {
+                Ok(cpu) => assert!(cpu.name() == name && available.contains(&cpu)),
+                Err(error) => {
+                    assert!(available.iter().all(|cpu| cpu.name() != name));
+                    assert!(error.to_string().contains("has portable"), "{error}");
+                }
+            }
+        }
     }
 }

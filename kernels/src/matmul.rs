@@ -185,7 +185,7 @@ impl Job<'_> {
                 1
             };
             return pool.split(units, grain, |units| {
-                cpu.execute(Part {
+                cpu.execute_dots(Part {
                     job: self,
                     units,
                     rows: 0..rows,
@@ -202,7 +202,7 @@ impl Job<'_> {
             let (chunk_index, step_index) = (item / steps, item % steps);
             let units = step_index * step..((step_index + 1) * step).min(units);
             let rows = chunk_index * chunk..((chunk_index + 1) * chunk).min(rows);
-            cpu.execute(Part {
+            cpu.execute_dots(Part {
                 job: self,
                 units,
                 rows,

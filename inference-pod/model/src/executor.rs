@@ -22,7 +22,7 @@ pub struct StepRow<'a> {
 pub struct ExecutorInfo {
     /// Kind of executor: `cpu`.
     pub name: &'static str,
-    /// Instruction set in use: `portable`, `avx2`, `avx512vnni`.
+    /// Instruction set in use, by the name that `PAGODA_CPU` takes.
     pub isa: &'static str,
     /// The model's architecture: `llama`.
     pub architecture: String,

@@ -423,3 +423,6 @@ impl Blocks for Q2K {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

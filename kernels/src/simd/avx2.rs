@@ -2,37 +2,17 @@
 
 #[allow(clippy::wildcard_imports)] // Two hundred intrinsics.
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
-use super::{Quants, Simd, within};
+use super::{Quants, Simd};
 use crate::activation::Q8Block;
 
+/// AVX2, and `D` for dots of bytes.
 #[derive(Clone, Copy)]
-pub struct Avx2;
+pub struct Avx2<D>(PhantomData<D>);
 
 type F = [__m256; 2];
 type I = [__m256i; 2];
-
-/// Four consecutive activations, in every lane.
-#[inline(always)]
-unsafe fn quad(a: *const Q8Block, depth: usize) -> __m256i {
-    // SAFETY: the caller passes a readable block and a depth of at most 28.
-    unsafe {
-        _mm256_set1_epi32(
-            (&raw const (*a).q)
-                .cast::<i8>()
-                .add(depth)
-                .cast::<i32>()
-                .read_unaligned(),
-        )
-    }
-}
-
-/// Pairs of 16-bit sums added into 32 bits.
-#[inline(always)]
-unsafe fn widen(sums: __m256i) -> __m256i {
-    // SAFETY: needs AVX2 only, which the caller has.
-    unsafe { _mm256_madd_epi16(sums, _mm256_set1_epi16(1)) }
-}
 
 /// The expression for both registers. Not a function of a closure: what is not inlined here is compiled without AVX2.
 macro_rules! each {
@@ -50,8 +30,14 @@ macro_rules! each {
     };
 }
 
+mod dots;
+
+#[cfg(test)]
+pub use dots::Evex;
+pub use dots::{ByteDots, Pairs, Vex, Vnni};
+
 #[allow(clippy::undocumented_unsafe_blocks)] // The trait's contract is the one argument for every body here.
-impl Simd for Avx2 {
+impl<D: ByteDots> Simd for Avx2<D> {
     type F = F;
     type I = I;
     type B = I;
@@ -283,46 +269,6 @@ impl Simd for Avx2 {
         stride: usize,
         start: [I; R],
     ) -> [I; R] {
-        unsafe {
-            let mut sums = start;
-            let mut words = [Self::zero_i(); R];
-            each_group!(|J| {
-                if within(J, FROM, TO) {
-                    let weights = Q::quad::<Self, J>(w);
-                    let last = (J + 1 - FROM).is_multiple_of(steps(Q::LARGEST)) || J + 1 == TO;
-                    for r in 0..R {
-                        let quad = quad(a.add(r * stride), 4 * J);
-                        if Q::SIGNED {
-                            // |w| times a with w's sign: a pair sums to at most 2 * 128 * 127, which 16 bits hold.
-                            let flip = _mm256_set1_epi8(-128);
-                            let signed = each!(|i| _mm256_xor_si256(weights[i], flip));
-                            sums[r] = each!(|i| {
-                                let size = _mm256_abs_epi8(signed[i]);
-                                let turned = _mm256_sign_epi8(quad, signed[i]);
-                                _mm256_add_epi32(
-                                    sums[r][i],
-                                    widen(_mm256_maddubs_epi16(size, turned)),
-                                )
-                            });
-                            continue;
-                        }
-                        words[r] = each!(|i| _mm256_add_epi16(
-                            words[r][i],
-                            _mm256_maddubs_epi16(weights[i], quad)
-                        ));
-                        if last {
-                            sums[r] = each!(|i| _mm256_add_epi32(sums[r][i], widen(words[r][i])));
-                            words[r] = Self::zero_i();
-                        }
-                    }
-                }
-            });
-            sums
-        }
+        unsafe { D::dots::<Self, Q, FROM, TO, R>(w, a, stride, start) }
     }
-}
-
-/// Depth groups whose sums of pairs of products stay within 16 bits.
-const fn steps(largest: i32) -> usize {
-    (32_767 / (2 * 127 * largest)) as usize
 }

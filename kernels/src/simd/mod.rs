@@ -22,7 +22,7 @@ const fn within(index: usize, from: usize, to: usize) -> bool {
     from <= index && index < to
 }
 
-/// 16-bit lanes shifted right, or left for a negative `shift`, by a number known when compiling.
+/// Lanes shifted right, or left for a negative `shift`, by a number known when compiling.
 #[cfg(target_arch = "x86_64")]
 macro_rules! shifted {
     ($a:expr, $shift:expr, $right:ident, $left:ident) => {
@@ -48,8 +48,10 @@ mod avx2;
 mod avx512;
 mod portable;
 
+#[cfg(all(target_arch = "x86_64", test))]
+pub use avx2::Evex;
 #[cfg(target_arch = "x86_64")]
-pub use avx2::Avx2;
+pub use avx2::{Avx2, Pairs, Vex, Vnni};
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
 pub use portable::Portable;
