@@ -16,16 +16,29 @@ enum Level {
     AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
 }
 
 /// What `PAGODA_CPU` takes, on any machine.
-const NAMES: [&str; 4] = ["portable", "avx2", "avxvnni", "avx512vnni"];
+const NAMES: [&str; 6] = [
+    "portable",
+    "avx2",
+    "avxvnni",
+    "avx512vnni",
+    "neon",
+    "neondot",
+];
 
 /// Why a forced instruction set cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CpuError {
     /// The name is none we know.
-    #[error("unknown instruction set {0:?}: use portable, avx2, avxvnni or avx512vnni")]
+    #[error(
+        "unknown instruction set {0:?}: use portable, avx2, avxvnni, avx512vnni, neon or neondot"
+    )]
     Unknown(String),
     /// The processor or the operating system lacks it.
     #[error("instruction set {wanted} is not available on this machine, which has {available}")]
@@ -65,6 +78,13 @@ impl Cpu {
                 }
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            levels.push(Self(Level::Neon));
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                levels.push(Self(Level::NeonDot));
+            }
+        }
         levels
     }
 
@@ -76,7 +96,8 @@ impl Cpu {
         }
     }
 
-    /// The level called `name` (`portable`, `avx2`, `avxvnni`, `avx512vnni`); the fastest for `None` or an empty name.
+    /// The level called `name` (`portable`, `avx2`, `avxvnni`, `avx512vnni`, `neon`, `neondot`); the fastest for `None` or an
+    /// empty name.
     pub fn from_name(name: Option<&str>) -> Result<Self, CpuError> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Ok(Self::detect());
@@ -109,6 +130,10 @@ impl Cpu {
             Level::AvxVnni => "avxvnni",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => "avx512vnni",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => "neondot",
         }
     }
 
@@ -124,6 +149,9 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Level::Avx512Vnni => unsafe { x86::avx512_vnni(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Level::Neon | Level::NeonDot => unsafe { arm64::neon(kernel) },
         }
     }
 
@@ -134,6 +162,9 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as in `execute`.
             Level::AvxVnni => unsafe { x86::avx_vnni(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as in `execute`.
+            Level::NeonDot => unsafe { arm64::neon_dot(kernel) },
             _ => self.execute(kernel),
         }
     }
@@ -200,6 +231,22 @@ pub(crate) fn execute_avx_vnni_by_evex<K: Kernel>(kernel: K) -> bool {
         unsafe { x86::avx_vnni_by_evex(kernel) }
     }
     there
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm64 {
+    use super::Kernel;
+    use crate::simd::{DotProduct, Neon, Widening};
+
+    #[target_feature(enable = "neon")]
+    pub fn neon<K: Kernel>(kernel: K) {
+        kernel.run::<Neon<Widening>>();
+    }
+
+    #[target_feature(enable = "neon,dotprod")]
+    pub fn neon_dot<K: Kernel>(kernel: K) {
+        kernel.run::<Neon<DotProduct>>();
+    }
 }
 
 #[cfg(test)]

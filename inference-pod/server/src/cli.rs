@@ -24,8 +24,9 @@ Exit codes: 0 success; 2 wrong command line; 65 invalid model; 66 model not foun
 fault; 71 out of memory; 73 disk full; 75 download failed; 76 hash mismatch; 77 access refused; 78 invalid
 configuration; 143 second SIGTERM, or SIGTERM while fetching.
 
-Environment: RUST_LOG sets what is logged; PAGODA_CPU=portable|avx2|avxvnni|avx512vnni forces kernels; PAGODA_CACHE_DIR is
-where downloads go (default ~/.cache/pagoda); PAGODA_TERMINATION_LOG is where a failure's reason is written.";
+Environment: RUST_LOG sets what is logged; PAGODA_CPU=portable|avx2|avxvnni|avx512vnni|neon|neondot forces kernels;
+PAGODA_CACHE_DIR is where downloads go (default ~/.cache/pagoda); PAGODA_TERMINATION_LOG is where a failure's reason is
+written.";
 
 /// Pagoda's inference engine: serves a language model over an OpenAI-compatible API.
 #[derive(Debug, Parser)]

@@ -23,7 +23,7 @@ const fn within(index: usize, from: usize, to: usize) -> bool {
 }
 
 /// Lanes shifted right, or left for a negative `shift`, by a number known when compiling.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! shifted {
     ($a:expr, $shift:expr, $right:ident, $left:ident) => {
         match $shift {
@@ -46,6 +46,8 @@ macro_rules! shifted {
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 #[cfg(all(target_arch = "x86_64", test))]
@@ -54,6 +56,8 @@ pub use avx2::Evex;
 pub use avx2::{Avx2, Pairs, Vex, Vnni};
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub use neon::{DotProduct, Neon, Widening};
 pub use portable::Portable;
 
 use crate::activation::Q8Block;
