@@ -1,5 +1,6 @@
 //! The fuzz targets' entry points on inputs that are the same everywhere, few enough for every run of the tests.
 
+use pagoda_gguf::GgufBuilder;
 use pagoda_hostile::{
     Mutator, chat_template, folder_inputs, folder_seeds, gguf, gguf_inputs, gguf_seeds,
     model_folder, request, request_inputs, request_seeds, template_inputs, template_seeds,
@@ -65,4 +66,10 @@ fn the_seed_of_a_model_file_is_one_that_would_be_loaded() {
         std::fs::write(path.path(), &seed).unwrap();
         pagoda_model::ModelFile::open(path.path()).unwrap();
     }
+}
+
+#[test]
+fn metadata_that_hold_no_number_where_one_should_be_are_the_same_in_whatever_pieces() {
+    let builder = GgufBuilder::new().value("general.odd", f32::NAN);
+    assert!(run(gguf, &builder.build()));
 }
