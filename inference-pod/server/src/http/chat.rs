@@ -77,10 +77,7 @@ pub async fn encode(
     conversation: Conversation,
 ) -> Result<Vec<u32>, ApiError> {
     let work = move || language.encode_conversation(&conversation);
-    let encoded = tokio::task::spawn_blocking(work).await;
-    let tokens =
-        encoded.map_err(|error| ApiError::internal(format!("tokenising failed: {error}")))??;
-    Ok(tokens)
+    Ok(generate::tokenised(work).await??)
 }
 
 /// The best of several answers is told by log probabilities, wanted or not.

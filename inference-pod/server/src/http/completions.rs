@@ -104,8 +104,7 @@ async fn encode(
     echo: bool,
 ) -> Result<Vec<Prompt>, ApiError> {
     let work = move || prompts(given, echo, &language);
-    let encoded = tokio::task::spawn_blocking(work).await;
-    encoded.map_err(|error| ApiError::internal(format!("tokenising failed: {error}")))?
+    generate::tokenised(work).await?
 }
 
 fn prompts(given: Given, echo: bool, language: &Language) -> Result<Vec<Prompt>, ApiError> {

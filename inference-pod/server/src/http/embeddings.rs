@@ -114,10 +114,7 @@ async fn encode(served: &Served, input: Given) -> Result<Vec<Vec<u32>>, ApiError
         return Err(wrong_count());
     }
     let language = Arc::clone(&served.language);
-    let work = move || texts(input, &language);
-    let encoded = tokio::task::spawn_blocking(work).await;
-    let texts =
-        encoded.map_err(|error| ApiError::internal(format!("tokenising failed: {error}")))??;
+    let texts = generate::tokenised(move || texts(input, &language)).await??;
     texts
         .iter()
         .try_for_each(|tokens| served.limits.check_prompt(tokens.len()))?;

@@ -70,6 +70,14 @@ pub fn open(app: &App) -> Result<OpenRequest, ApiError> {
     })
 }
 
+/// Runs what turns a client's text into tokens on a thread where it holds up no other request.
+pub async fn tokenised<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ApiError::internal(format!("tokenising failed: {error}")))
+}
+
 /// An answer under way.
 pub struct Running {
     /// How it is written.
